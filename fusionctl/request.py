@@ -1,0 +1,102 @@
+"""What the ranks agree on: a `Request` is one tensor, a `Group` is announced atomically, a `Bucket` shares a buffer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+DTYPES: tuple[str, ...] = (
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int32",
+    "int64",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "bool",
+)
+"""Names of the element types; the index of a name is the code that the compiled modules use."""
+
+ITEMSIZE: dict[str, int] = dict(zip(DTYPES, (2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1), strict=True))
+
+REDUCIBLE: frozenset[str] = frozenset(DTYPES[:6])
+"""Element types that an all-reduce accepts; a broadcast accepts all of `DTYPES`."""
+
+
+class ReduceOp(IntEnum):
+    """How an all-reduce combines the ranks' tensors; the numbers are Horovod's."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+
+class Collective(IntEnum):
+    """What is done with a tensor; the numbers are the codes that the engine uses."""
+
+    ALLREDUCE = 0
+    BROADCAST = 1
+    BARRIER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One tensor that is ready, or will be, on this rank; all fields must be equal on all ranks.
+
+    `root` is the rank that a broadcast sends from, -1 otherwise.  `prescale` and `postscale` multiply each element
+    before and after the reduction.
+    """
+
+    name: str
+    collective: Collective
+    dtype: str
+    shape: tuple[int, ...]
+    op: ReduceOp = ReduceOp.SUM
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor in bytes."""
+        return self.count * ITEMSIZE[self.dtype]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Requests of equal kind may share a bucket; a broadcast moves bytes of any dtype."""
+        if self.collective is Collective.BROADCAST:
+            return (self.collective, self.root)
+        return (self.collective, self.dtype, self.op, self.prescale, self.postscale)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests that are announced, agreed and invalidated together, in the order in which they become ready.
+
+    A group that `fuses_whole` is an explicit one: each kind in it is one bucket, whatever the fusion threshold says.
+    """
+
+    name: str
+    requests: tuple[Request, ...]
+    fuses_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Requests of one kind and one group that share a fusion buffer; `members` are indices into the group."""
+
+    group: str
+    members: tuple[int, ...]
+    nbytes: int
