@@ -10,7 +10,7 @@ cdef extern from "kernels.h" nogil:
     size_t itemsize "fusionctl::itemsize"(int)
     void c_pack "fusionctl::pack"(int, int, const void*, void*, size_t, double)
     void c_unpack "fusionctl::unpack"(int, int, const void*, void*, size_t, double, int64_t)
-    void c_reduce "fusionctl::reduce"(int, int, void*, const void**, int, size_t)
+    void c_reduce "fusionctl::reduce"(int, int, void*, const void**, int, size_t, double)
     void c_widen_portable "fusionctl::widen_portable"(float*, const Float16Cell*, size_t)
     void c_narrow_portable "fusionctl::narrow_portable"(Float16Cell*, const float*, size_t)
 
@@ -25,8 +25,10 @@ cdef void unpack(
     c_unpack(dtype, wire, src, dst, n, scale, divisor)
 
 
-cdef void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n) noexcept nogil:
-    c_reduce(dtype, op, dst, srcs, k, n)
+cdef void reduce(
+    int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale
+) noexcept nogil:
+    c_reduce(dtype, op, dst, srcs, k, n, scale)
 
 
 has_f16c = bool(c_has_f16c)
@@ -58,7 +60,7 @@ def unpack_bytes(
         unpack(dtype, wire, &src[0], &dst[0], n, scale, divisor)
 
 
-def reduce_bytes(int dtype, int op, unsigned char[::1] dst, list srcs):
+def reduce_bytes(int dtype, int op, unsigned char[::1] dst, list srcs, double scale=1.0):
     """`reduce` the elements that the bytes of the `srcs` hold into those of `dst`."""
     cdef size_t n = dst.shape[0] // itemsize(dtype)
     cdef int k = len(srcs)
@@ -70,7 +72,7 @@ def reduce_bytes(int dtype, int op, unsigned char[::1] dst, list srcs):
             check_size(view, n, itemsize(dtype))
             pointers[<int>j] = &view[0]
         with nogil:
-            reduce(dtype, op, &dst[0], pointers, k, n)
+            reduce(dtype, op, &dst[0], pointers, k, n, scale)
     finally:
         free(pointers)
 

@@ -175,7 +175,8 @@ FUSIONCTL_INLINE void reduce_plain(void* dst, const void** srcs, int k, size_t n
 }
 
 template <class H, template <class> class F>
-FUSIONCTL_INLINE void reduce_halves(void* dst, const void** srcs, int k, size_t n) {
+FUSIONCTL_INLINE void reduce_halves(void* dst, const void** srcs, int k, size_t n, double scale) {
+    const float factor = static_cast<float>(scale);
     float block[BLOCK];
     float operand[BLOCK];
     for (size_t start = 0; start < n; start += BLOCK) {
@@ -185,15 +186,17 @@ FUSIONCTL_INLINE void reduce_halves(void* dst, const void** srcs, int k, size_t 
             widen(operand, cells<H>(srcs[j]) + start, m);
             accumulate<float, F>(block, cells<float>(operand), m);
         }
+        if (factor != 1.0f)
+            for (size_t i = 0; i < m; ++i) block[i] *= factor;
         narrow(cells<H>(dst) + start, block, m);
     }
 }
 
 template <template <class> class F>
-FUSIONCTL_INLINE void reduce_by(int dtype, void* dst, const void** srcs, int k, size_t n) {
+FUSIONCTL_INLINE void reduce_by(int dtype, void* dst, const void** srcs, int k, size_t n, double scale) {
     switch (dtype) {
-        case FLOAT16: return reduce_halves<float16, F>(dst, srcs, k, n);
-        case BFLOAT16: return reduce_halves<bfloat16, F>(dst, srcs, k, n);
+        case FLOAT16: return reduce_halves<float16, F>(dst, srcs, k, n, scale);
+        case BFLOAT16: return reduce_halves<bfloat16, F>(dst, srcs, k, n, scale);
         case FLOAT32: return reduce_plain<float, F>(dst, srcs, k, n);
         case FLOAT64: return reduce_plain<double, F>(dst, srcs, k, n);
         case INT32: return reduce_plain<int32_t, F>(dst, srcs, k, n);
@@ -239,13 +242,13 @@ FUSIONCTL_CLONES void unpack(int dtype, int wire, const void* src, void* dst, si
     }
 }
 
-FUSIONCTL_CLONES void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n) {
-    if (k == 1) return copy(dst, srcs[0], n * itemsize(dtype));
+FUSIONCTL_CLONES void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {
+    if (k == 1 && scale == 1.0) return copy(dst, srcs[0], n * itemsize(dtype));
     switch (op) {
-        case SUM: return reduce_by<Sum>(dtype, dst, srcs, k, n);
-        case MIN: return reduce_by<Min>(dtype, dst, srcs, k, n);
-        case MAX: return reduce_by<Max>(dtype, dst, srcs, k, n);
-        case PRODUCT: return reduce_by<Product>(dtype, dst, srcs, k, n);
+        case SUM: return reduce_by<Sum>(dtype, dst, srcs, k, n, scale);
+        case MIN: return reduce_by<Min>(dtype, dst, srcs, k, n, scale);
+        case MAX: return reduce_by<Max>(dtype, dst, srcs, k, n, scale);
+        case PRODUCT: return reduce_by<Product>(dtype, dst, srcs, k, n, scale);
         default: broken("reduce op", op, 0);
     }
 }
