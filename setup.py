@@ -3,7 +3,7 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ["_mpi", "_kernels", "_engine", "_tf"]
+MODULES = ["_mpi", "_kernels", "_data", "_engine", "_tf"]
 
 setup(
     ext_modules=cythonize(
@@ -12,7 +12,7 @@ setup(
                 f"fusionctl.{module}",
                 [f"cython_ext/fusionctl/{module}.pyx"],
                 include_dirs=["cython_ext/fusionctl"],
-                extra_compile_args=["-O3", "-std=c++17", "-Wall", "-Wno-unused-function"],
+                extra_compile_args=["-O3", "-std=c++17", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"],
                 libraries=["dl"],
                 language="c++",
             )

@@ -1,0 +1,79 @@
+# Declarations of board.h and trace.h (C++); their laws and comments are there.
+from libc.stdint cimport int32_t, int64_t
+from libcpp cimport bool
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+ctypedef void (*wait_done)(void* arg, int status, const char* message) noexcept nogil
+ctypedef void (*release_fn)(void* handle) noexcept nogil
+
+cdef extern from "board.h" namespace "fusionctl" nogil:
+    int64_t now_ns()
+
+    cdef cppclass Slot:
+        string name
+        int group
+        int dtype
+        vector[int64_t] shape
+        size_t count
+        const void* src
+        void* dst
+        int64_t submitted_ns
+
+    cdef cppclass Board:
+        int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
+                   void* owner_dst)
+        int wait(const int* ids, int n, wait_done callback, void* arg)
+        void ring()
+        int add_group(bool held)
+        int add_slot(int group, const string& name, int dtype, const vector[int64_t]& shape)
+        void restate(int id, int dtype, const vector[int64_t]& shape)
+        void open()
+        void close(int status, const string& message)
+        void take(vector[int]& submitted, vector[int]& restated)
+        bool belled()
+        void doze(int64_t ns)
+        Slot& slot(int id)
+        bool busy(int id)
+        void bunch(const vector[int]& ids)
+        void unbunch(const vector[int]& ids)
+        void complete(const vector[int]& ids, int status, const string& message)
+        vector[int] fail_group(int id, int status, const string& message)
+        vector[int] pending()
+        void set_release(release_fn release)
+        @staticmethod
+        const char* error()
+
+    cdef cppclass Latch:
+        @staticmethod
+        void open(void* self, int status, const char* message) noexcept
+        bool wait(int64_t ns)
+        int status
+        string message
+
+    cdef struct Outcome:
+        int64_t token
+        int status
+        string message
+
+    cdef cppclass Inbox:
+        cppclass Entry:
+            pass
+        @staticmethod
+        void put(void* arg, int status, const char* message) noexcept
+        Entry* entry(int64_t token)
+        bool take(Outcome& out, int64_t ns)
+
+cdef extern from "trace.h" namespace "fusionctl" nogil:
+    cdef struct Span:
+        int32_t slot
+        int32_t phase
+        int64_t start
+        int64_t end
+        int64_t nbytes
+        int64_t bucket
+
+    cdef cppclass Trace:
+        bool on
+        void add(int slot, int phase, int64_t start, int64_t end, int64_t nbytes, int64_t bucket)
+        void take(vector[Span]& out)

@@ -1,0 +1,107 @@
+# The data plane: agreed buckets in, reduced tensors out; driven by the engine thread alone, never blocking.
+from libc.stdint cimport int32_t, int64_t
+from libcpp.deque cimport deque
+from libcpp.vector cimport vector
+
+from fusionctl._board cimport Board, Trace
+from fusionctl._mpi cimport Handle, Request
+
+# What is done with the tensors of one bucket; equal on all ranks.
+cdef struct Spec:
+    int collective
+    int dtype
+    int op
+    double prescale
+    double postscale
+    int root
+    bint mergeable
+
+# Spans that the engine records; Engine.PHASES holds their names in this order.
+cdef enum Phase:
+    QUEUE
+    NEGOTIATE
+    PACK
+    UNPACK
+    EXCHANGE
+    SLOW_PATH
+    REDUCE
+    REDUCE_HALF
+    BROADCAST
+
+cdef struct Counters:
+    int64_t buckets
+    int64_t bytes_reduced
+    int64_t messages_sent
+    int64_t bytes_sent
+
+# One bucket on its way: its tensors, the buffer that the ranks reduce, and how far its program has come.
+cdef cppclass Operation:
+    Spec spec
+    vector[int] slots
+    int bit
+    int wire                        # element type of the buffer
+    size_t itemsize
+    size_t count                    # elements in the buffer
+    char* buffer
+    const void* send                # what MPI reads, where that is not the buffer
+    bint pooled
+    char* scratch
+    const vector[int32_t]* program  # NULL: one nonblocking MPI collective
+    size_t cursor                   # where the program's current step begins
+    int steps_left
+    vector[Request] requests
+    size_t next_request
+    int mpi_code
+    int tag
+    int64_t started
+
+cdef class DataPlane:
+    cdef Board* board
+    cdef Trace* trace
+    cdef int rank
+    cdef int size
+    cdef Handle comm
+    cdef Handle byte
+    cdef Handle dtypes[16]
+    cdef Handle ops[8]
+    cdef const void* in_place
+    cdef int64_t chunk_limit
+    cdef vector[int32_t] native
+    cdef vector[int32_t] half
+    cdef Counters counters
+    cdef deque[Operation*] queued
+    cdef deque[Operation*] flying
+    cdef vector[char*] free_buffers
+    cdef vector[size_t] free_sizes
+    cdef int sequence
+
+    cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil
+    cdef bint progress(self) noexcept nogil
+    cdef bint busy(self) noexcept nogil
+    cdef size_t element_size(self, int dtype) noexcept nogil
+    # How long it pays to keep testing without sleep, counted from the start of the oldest operation.
+    cdef int64_t patience(self) noexcept nogil
+
+    cdef void start(self, Operation* op) noexcept nogil
+    cdef bint advance(self, Operation* op) noexcept nogil
+    cdef bint complete(self, Operation* op) noexcept nogil
+    cdef void finish(self, Operation* op) noexcept nogil
+    cdef int phase(self, Operation* op) noexcept nogil
+    cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil
+    cdef void lay_out(self, Operation* op) noexcept nogil
+    cdef char* get_buffer(self, size_t nbytes) noexcept nogil
+    cdef void put_buffer(self, char* buffer, size_t nbytes) noexcept nogil
+    cdef void pack(self, Operation* op) noexcept nogil
+    cdef void unpack(self, Operation* op) noexcept nogil
+    cdef bint scales_in_program(self, Operation* op) noexcept nogil
+    cdef void gather_bytes(self, Operation* op) noexcept nogil
+    cdef void scatter_bytes(self, Operation* op) noexcept nogil
+    cdef void post_allreduce(self, Operation* op) noexcept nogil
+    cdef void post_broadcast(self, Operation* op) noexcept nogil
+    cdef size_t chunk_start(self, Operation* op, int chunk) noexcept nogil
+    cdef size_t chunk_bytes(self, Operation* op, int chunk) noexcept nogil
+    cdef void post_step(self, Operation* op) noexcept nogil
+    cdef void post_message(self, Operation* op, const int32_t* record, char* where) noexcept nogil
+    cdef void end_step(self, Operation* op) noexcept nogil
+    cdef int reduce_chunk(self, Operation* op, const int32_t* records, int n, int r, size_t* at) noexcept nogil
+    cdef double program_scale(self, Operation* op) noexcept nogil

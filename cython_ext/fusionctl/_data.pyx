@@ -1,0 +1,386 @@
+"""The data plane: pack agreed buckets, reduce them over MPI, unpack them; every call returns at once.
+
+Laws: operations start in the agreed order, so collectives match on all ranks; at most `DEPTH` are in flight, so that
+one is packed while another travels; a step of a program posts all its receives and sends, and reduces only when all
+are complete, in rank order, so that a sum never depends on which message came first.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+from libcpp.deque cimport deque
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from fusionctl cimport _kernels as kernels
+from fusionctl cimport _mpi as mpi
+from fusionctl._board cimport Board, Slot, Trace, now_ns
+from fusionctl._mpi cimport Handle, Request
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void** where, size_t alignment, size_t size)
+
+cdef enum:
+    DEPTH = 2
+    ALLREDUCE_ = 0
+    BROADCAST_ = 1
+    AVERAGE = 0
+    SUM = 1
+    FLOAT16 = 0
+    BFLOAT16 = 1
+    INT32 = 4
+    INT64 = 5
+    SEND = 0
+    RECV = 1
+    RECV_REDUCE = 2
+    RECORD = 4
+    MPI_FAILED = 4
+
+cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
+
+
+cdef class DataPlane:
+    def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, native, half):
+        """`handles` maps comm, byte, dtypes, ops and in_place; programs are flat int32 arrays, `native` may be None."""
+        self.rank = rank
+        self.size = size
+        self.chunk_limit = chunk_limit
+        self.comm = handles["comm"]
+        self.byte = handles["byte"]
+        self.in_place = <const void*><size_t>handles["in_place"]
+        for code, handle in handles["dtypes"].items():
+            self.dtypes[<int>code] = handle
+        for op, handle in handles["ops"].items():
+            self.ops[<int>op] = handle
+        self.native = native if native is not None else []
+        self.half = half
+
+    def __dealloc__(self):
+        for buffer in self.free_buffers:
+            free(buffer)
+
+    cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil:
+        cdef Operation* op = new Operation()
+        op.spec = spec
+        op.slots = slots
+        op.bit = bit
+        op.tag = self.sequence
+        self.sequence = (self.sequence + 1) % 32768  # the least upper bound for tags that MPI guarantees
+        self.queued.push_back(op)
+
+    cdef bint busy(self) noexcept nogil:
+        return not self.flying.empty() or not self.queued.empty()
+
+    cdef size_t element_size(self, int dtype) noexcept nogil:
+        return ITEMSIZE[dtype]
+
+    cdef int64_t patience(self) noexcept nogil:
+        # All ranks have agreed to this operation, so it moves now: 50 µs, and time for 1 GB/s, twice over.
+        cdef Operation* op
+        if self.flying.empty():
+            return 0
+        op = self.flying.front()
+        return op.started + 50_000 + 2 * <int64_t>(op.count * op.itemsize)
+
+    cdef bint progress(self) noexcept nogil:
+        cdef bint moved = False
+        cdef size_t i
+        while self.flying.size() < DEPTH and not self.queued.empty():
+            self.flying.push_back(self.queued.front())
+            self.queued.pop_front()
+            self.start(self.flying.back())
+            moved = True
+        for i in range(self.flying.size()):
+            moved |= self.advance(self.flying[i])
+        while not self.flying.empty() and self.complete(self.flying.front()):
+            self.finish(self.flying.front())
+            self.flying.pop_front()
+            moved = True
+        return moved
+
+    # -- the life of one operation ------------------------------------------------------------------------------
+
+    cdef void start(self, Operation* op) noexcept nogil:
+        cdef int64_t begun = now_ns()
+        self.lay_out(op)
+        if op.spec.collective == BROADCAST_:
+            self.gather_bytes(op)
+        else:
+            self.pack(op)
+        op.started = now_ns()
+        self.trace_each(op, PACK, begun, op.started)
+        self.counters.buckets += 1
+        self.counters.bytes_reduced += op.count * op.itemsize
+        if self.size == 1 or op.count == 0:
+            return
+        if op.spec.collective == BROADCAST_:
+            self.post_broadcast(op)
+        elif op.program == NULL:
+            self.post_allreduce(op)
+        elif op.steps_left > 0:
+            self.post_step(op)
+
+    cdef bint advance(self, Operation* op) noexcept nogil:
+        """True when a step of the operation was completed."""
+        if op.next_request == op.requests.size():
+            return False
+        while op.next_request < op.requests.size():
+            op.mpi_code |= mpi.test(&op.requests[op.next_request])
+            if not op.requests[op.next_request].done and op.mpi_code == 0:
+                return False
+            op.next_request += 1
+        if op.program != NULL and op.mpi_code == 0:
+            self.end_step(op)
+        return True
+
+    cdef bint complete(self, Operation* op) noexcept nogil:
+        return op.next_request == op.requests.size() and (op.steps_left == 0 or op.mpi_code != 0)
+
+    cdef void finish(self, Operation* op) noexcept nogil:
+        cdef int64_t reduced = now_ns()
+        cdef char[1024] text
+        cdef string message
+        self.trace_each(op, self.phase(op), op.started, reduced)
+        if op.mpi_code != 0:
+            mpi.error_text(op.mpi_code, text)
+            message = text
+            self.board.complete(op.slots, MPI_FAILED, message)
+        else:
+            if op.spec.collective == BROADCAST_:
+                self.scatter_bytes(op)
+            else:
+                self.unpack(op)
+            self.trace_each(op, UNPACK, reduced, now_ns())
+            self.board.complete(op.slots, 0, message)
+        if op.pooled:
+            self.put_buffer(op.buffer, op.count * op.itemsize)
+        del op
+
+    cdef int phase(self, Operation* op) noexcept nogil:
+        if op.spec.collective == BROADCAST_:
+            return BROADCAST
+        return REDUCE_HALF if op.spec.dtype <= BFLOAT16 else REDUCE
+
+    cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil:
+        cdef Slot* slot
+        if not self.trace.on:
+            return
+        self.trace.add(-1, phase, begun, ended, op.count * op.itemsize, op.bit)
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            self.trace.add(i, phase, begun, ended, slot.count * ITEMSIZE[slot.dtype], op.bit)
+
+    # -- buffers ------------------------------------------------------------------------------------------------
+
+    cdef void lay_out(self, Operation* op) noexcept nogil:
+        """Choose the buffer: the tensor's own destination where one tensor travels unchanged, else a fusion buffer."""
+        cdef Spec* spec = &op.spec
+        cdef Slot* slot
+        cdef bint as_bytes = spec.collective == BROADCAST_
+        op.wire = INT64 if spec.dtype == INT32 and spec.op == AVERAGE else spec.dtype
+        op.itemsize = 1 if as_bytes else ITEMSIZE[op.wire]
+        op.count = 0
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            op.count += slot.count * (ITEMSIZE[slot.dtype] if as_bytes else 1)
+        op.program = NULL
+        if not as_bytes and spec.dtype <= BFLOAT16:
+            op.program = &self.half
+        elif not as_bytes and not self.native.empty():
+            op.program = &self.native
+        op.cursor = 2
+        op.steps_left = op.program[0][1] if op.program != NULL and self.size > 1 and op.count > 0 else 0
+        op.scratch = NULL
+        op.send = NULL
+        op.next_request = 0
+        op.mpi_code = 0
+        op.pooled = op.slots.size() > 1 or (not as_bytes and op.wire != spec.dtype)
+        if op.pooled:
+            op.buffer = self.get_buffer(op.count * op.itemsize)
+        else:
+            op.buffer = <char*>self.board.slot(op.slots[0]).dst
+
+    cdef char* get_buffer(self, size_t nbytes) noexcept nogil:
+        cdef size_t i
+        cdef void* fresh = NULL
+        for i in range(self.free_buffers.size()):
+            if self.free_sizes[i] >= nbytes and self.free_sizes[i] <= 4 * nbytes + 65536:
+                fresh = self.free_buffers[i]
+                self.free_buffers.erase(self.free_buffers.begin() + i)
+                self.free_sizes.erase(self.free_sizes.begin() + i)
+                return <char*>fresh
+        posix_memalign(&fresh, 64, max(nbytes, 64))
+        return <char*>fresh
+
+    cdef void put_buffer(self, char* buffer, size_t nbytes) noexcept nogil:
+        if self.free_buffers.size() >= 2 * DEPTH:
+            free(self.free_buffers.front())
+            self.free_buffers.erase(self.free_buffers.begin())
+            self.free_sizes.erase(self.free_sizes.begin())
+        self.free_buffers.push_back(buffer)
+        self.free_sizes.push_back(nbytes)
+
+    cdef void pack(self, Operation* op) noexcept nogil:
+        cdef size_t at = 0
+        cdef Slot* slot
+        if not op.pooled and op.program == NULL and op.spec.prescale == 1.0 and self.size > 1:
+            slot = &self.board.slot(op.slots[0])
+            op.send = slot.src if slot.src != slot.dst else NULL
+            return  # MPI reads the tensor where it is
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            kernels.pack(slot.dtype, op.wire, slot.src, op.buffer + at, slot.count, op.spec.prescale)
+            at += slot.count * op.itemsize
+
+    cdef void unpack(self, Operation* op) noexcept nogil:
+        cdef size_t at = 0
+        cdef Slot* slot
+        cdef int64_t divisor = self.size if op.spec.op == AVERAGE else 1
+        cdef double scale = op.spec.postscale
+        if self.scales_in_program(op):
+            divisor = 1
+            scale = 1.0
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            kernels.unpack(slot.dtype, op.wire, op.buffer + at, slot.dst, slot.count, scale, divisor)
+            at += slot.count * op.itemsize
+
+    cdef bint scales_in_program(self, Operation* op) noexcept nogil:
+        # 16-bit elements are scaled before their only rounding, so that an average can not overflow in its sum.
+        return op.spec.dtype <= BFLOAT16 and self.size > 1
+
+    cdef void gather_bytes(self, Operation* op) noexcept nogil:
+        cdef size_t at = 0
+        cdef Slot* slot
+        if self.rank != op.spec.root:
+            return
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            copy(op.buffer + at, slot.src, slot.count * ITEMSIZE[slot.dtype])
+            at += slot.count * ITEMSIZE[slot.dtype]
+
+    cdef void scatter_bytes(self, Operation* op) noexcept nogil:
+        cdef size_t at = 0
+        cdef Slot* slot
+        for i in op.slots:
+            slot = &self.board.slot(i)
+            copy(slot.dst, op.buffer + at, slot.count * ITEMSIZE[slot.dtype])
+            at += slot.count * ITEMSIZE[slot.dtype]
+
+    # -- MPI's own collectives ------------------------------------------------------------------------------------
+
+    cdef void post_allreduce(self, Operation* op) noexcept nogil:
+        cdef size_t piece = max(self.chunk_limit // op.itemsize, 1)
+        cdef size_t at = 0
+        cdef size_t n
+        cdef const void* send
+        cdef Handle mpi_op = self.ops[SUM if op.spec.op == AVERAGE else op.spec.op]
+        op.requests.resize((op.count + piece - 1) // piece)
+        for i in range(op.requests.size()):
+            n = min(piece, op.count - at)
+            send = self.in_place if op.send == NULL else <const char*>op.send + at * op.itemsize
+            op.mpi_code |= mpi.iallreduce(send, op.buffer + at * op.itemsize, <int>n, self.dtypes[op.wire], mpi_op,
+                                          self.comm, &op.requests[i])
+            at += n
+
+    cdef void post_broadcast(self, Operation* op) noexcept nogil:
+        cdef size_t at = 0
+        cdef size_t n
+        op.requests.resize((op.count + self.chunk_limit - 1) // self.chunk_limit)
+        for i in range(op.requests.size()):
+            n = min(<size_t>self.chunk_limit, op.count - at)
+            op.mpi_code |= mpi.ibcast(op.buffer + at, <int>n, self.byte, op.spec.root, self.comm, &op.requests[i])
+            at += n
+
+    # -- schedules: one rank's program, see data/program.py ---------------------------------------------------------
+
+    cdef size_t chunk_start(self, Operation* op, int chunk) noexcept nogil:
+        return (<size_t>chunk * op.count // op.program[0][0]) * op.itemsize
+
+    cdef size_t chunk_bytes(self, Operation* op, int chunk) noexcept nogil:
+        return self.chunk_start(op, chunk + 1) - self.chunk_start(op, chunk)
+
+    cdef void post_step(self, Operation* op) noexcept nogil:
+        cdef const int32_t* step = op.program.data() + op.cursor
+        cdef const int32_t* record
+        cdef size_t needed = 0
+        cdef size_t at = 0
+        cdef int r
+        op.requests.clear()
+        op.next_request = 0
+        for r in range(step[0]):
+            record = step + 1 + r * RECORD
+            if record[0] == RECV_REDUCE:
+                needed += self.chunk_bytes(op, record[2])
+        op.scratch = self.get_buffer(needed) if needed > 0 else NULL
+        for r in range(step[0]):
+            record = step + 1 + r * RECORD
+            if record[0] == RECV_REDUCE:
+                self.post_message(op, record, op.scratch + at)
+                at += self.chunk_bytes(op, record[2])
+            else:
+                self.post_message(op, record, op.buffer + self.chunk_start(op, record[2]))
+        if op.requests.empty():  # nothing for this rank in this step
+            self.end_step(op)
+
+    cdef void post_message(self, Operation* op, const int32_t* record, char* where) noexcept nogil:
+        cdef size_t left = self.chunk_bytes(op, record[2])
+        cdef size_t n
+        cdef Request request
+        while left > 0:
+            n = min(left, <size_t>self.chunk_limit)
+            if record[0] == SEND:
+                op.mpi_code |= mpi.isend(where, <int>n, self.byte, record[1], op.tag, self.comm, &request)
+                self.counters.messages_sent += 1
+                self.counters.bytes_sent += n
+            else:
+                op.mpi_code |= mpi.irecv(where, <int>n, self.byte, record[1], op.tag, self.comm, &request)
+            op.requests.push_back(request)
+            where += n
+            left -= n
+
+    cdef void end_step(self, Operation* op) noexcept nogil:
+        cdef const int32_t* step = op.program.data() + op.cursor
+        cdef size_t scratch_bytes = 0
+        cdef int r = 0
+        while r < step[0]:
+            r = self.reduce_chunk(op, step + 1, step[0], r, &scratch_bytes)
+        if op.scratch != NULL:
+            self.put_buffer(op.scratch, scratch_bytes)
+            op.scratch = NULL
+        op.cursor += 1 + step[0] * RECORD
+        op.steps_left -= 1
+        if op.steps_left > 0:
+            self.post_step(op)
+
+    cdef int reduce_chunk(self, Operation* op, const int32_t* records, int n, int r, size_t* at) noexcept nogil:
+        """Reduce what record `r` and its successors received into one chunk; returns the record after them."""
+        cdef vector[const void*] sources
+        cdef int chunk = records[r * RECORD + 2]
+        cdef char* own = op.buffer + self.chunk_start(op, chunk)
+        cdef size_t nbytes = self.chunk_bytes(op, chunk)
+        cdef bint placed = False
+        if records[r * RECORD] != RECV_REDUCE:
+            return r + 1
+        while r < n and records[r * RECORD] == RECV_REDUCE and records[r * RECORD + 2] == chunk:
+            if not placed and records[r * RECORD + 1] > self.rank:
+                sources.push_back(own)
+                placed = True
+            sources.push_back(op.scratch + at[0])
+            at[0] += nbytes
+            r += 1
+        if not placed:
+            sources.push_back(own)
+        kernels.reduce(op.wire, SUM if op.spec.op == AVERAGE else op.spec.op, own, sources.data(),
+                       <int>sources.size(), nbytes // op.itemsize, self.program_scale(op))
+        return r
+
+    cdef double program_scale(self, Operation* op) noexcept nogil:
+        if not self.scales_in_program(op):
+            return 1.0
+        return op.spec.postscale / (self.size if op.spec.op == AVERAGE else 1)
+
+
+cdef void copy(void* dst, const void* src, size_t n) noexcept nogil:
+    if dst != src:
+        memcpy(dst, src, n)

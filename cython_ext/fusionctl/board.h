@@ -1,0 +1,431 @@
+// What user threads, TensorFlow's executors and the engine thread share: slots, their waiters and the submission queue.
+//
+// Laws: every member is guarded by `mutex`; no callback and no release of a framework's tensor runs under it; a slot
+// goes FREE -> SUBMITTED -> DONE or FAILED -> FREE, and only the engine thread moves it from SUBMITTED.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace fusionctl {
+
+enum Code { OK, DUPLICATE, MISMATCH, PEER, MPI_FAILED, NOT_INITIALISED, USAGE };
+typedef void (*WaitDone)(void* arg, int status, const char* message);
+typedef void (*Release)(void* handle);
+
+inline int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+struct Waiter {
+    WaitDone callback;
+    void* arg;
+    int remaining;
+    int status;
+    std::string message;
+};
+
+// Slots of one bucket: the engine need not wake before the last of them is here.
+struct Bunch {
+    int size;
+    int submitted;
+};
+
+struct Slot {
+    enum State { FREE, SUBMITTED, DONE, FAILED };
+    std::string name;
+    int group;
+    int dtype;
+    std::vector<int64_t> shape;
+    State state = FREE;
+    bool arrived = false;  // in the group's current round
+    size_t count = 0;
+    const void* src = nullptr;
+    void* dst = nullptr;
+    void* owners[2] = {nullptr, nullptr};
+    int status = OK;
+    std::string message;
+    Waiter* waiter = nullptr;
+    Bunch* bunch = nullptr;
+    int64_t submitted_ns = 0;
+};
+
+// A round of a group is one submission of each member.
+struct Group {
+    std::vector<int> members;
+    size_t arrived = 0;
+    bool held = false;      // shapes are known at run time only: nothing is queued before the round is complete
+    bool restated = false;  // a member came with another dtype or shape than was announced
+    int failure = OK;       // the ranks' verdict on members that are still to arrive in this round
+    std::string message;
+};
+
+class Board {
+  public:
+    // -- user threads ------------------------------------------------------------------------------------------
+    int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
+               void* owner_dst) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (id < 0 || id >= (int)slots_.size()) return refuse(USAGE, "unknown slot " + std::to_string(id));
+        Slot& slot = slots_[id];
+        if (!open_) return refuse(closed_status_, "tensor '" + slot.name + "': " + closed_message_);
+        if (slot.state == Slot::SUBMITTED)
+            return refuse(DUPLICATE, "tensor '" + slot.name +
+                                         "' is still in flight on this rank: wait for it before submitting it again, "
+                                         "or give the second tensor a name of its own");
+        Group& group = groups_[slot.group];
+        if (slot.arrived) start_round(group);  // an earlier round was abandoned half-way
+        if (slot.dtype != dtype || !same_shape(slot, ndim, shape)) {
+            slot.dtype = dtype;
+            slot.shape.assign(shape, shape + ndim);
+            group.restated = group.held = true;
+        }
+        slot.count = 1;
+        for (int i = 0; i < ndim; i++) slot.count *= (size_t)shape[i];
+        slot.src = src;
+        slot.dst = dst;
+        slot.owners[0] = owner_src;
+        slot.owners[1] = owner_dst;
+        slot.state = Slot::SUBMITTED;
+        slot.submitted_ns = now_ns();
+        slot.arrived = true;
+        const bool refused = !enqueue(id, slot, group);
+        if (++group.arrived == group.members.size()) end_round(slot.group, group);
+        lock.unlock();
+        if (refused) drop(owner_src, owner_dst);
+        return OK;
+    }
+
+    int wait(const int* ids, int n, WaitDone callback, void* arg) {
+        Waiter* waiter = new Waiter{callback, arg, 0, OK, {}};
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (int i = 0; i < n; i++) {
+                Slot& slot = slots_[ids[i]];
+                if (slot.state == Slot::SUBMITTED && slot.waiter == nullptr) {
+                    slot.waiter = waiter;
+                    waiter->remaining++;
+                } else if (slot.state == Slot::SUBMITTED) {
+                    blame(waiter, USAGE, "tensor '" + slot.name + "' is waited for twice");
+                } else {
+                    consume(slot, waiter);
+                }
+            }
+            if (waiter->remaining > 0) return OK;
+        }
+        fire(waiter);
+        return OK;
+    }
+
+    void ring() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        wake();
+    }
+
+    // -- registration (any thread) -----------------------------------------------------------------------------
+    int add_group(bool held) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        groups_.emplace_back();
+        groups_.back().held = held;
+        return (int)groups_.size() - 1;
+    }
+
+    int add_slot(int group, const std::string& name, int dtype, const std::vector<int64_t>& shape) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        slots_.emplace_back();
+        Slot& slot = slots_.back();
+        slot.name = name;
+        slot.group = group;
+        slot.dtype = dtype;
+        slot.shape = shape;
+        groups_[group].members.push_back((int)slots_.size() - 1);
+        return (int)slots_.size() - 1;
+    }
+
+    void restate(int id, int dtype, const std::vector<int64_t>& shape) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        slots_[id].dtype = dtype;
+        slots_[id].shape = shape;
+    }
+
+    // -- engine thread -----------------------------------------------------------------------------------------
+    void open() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        open_ = true;
+    }
+
+    // From now on submissions are refused with this status and message.
+    void close(int status, const std::string& message) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        open_ = false;
+        closed_status_ = status;
+        closed_message_ = message;
+    }
+
+    void take(std::vector<int>& submitted, std::vector<int>& restated) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        submitted.swap(submitted_);
+        restated.swap(restated_);
+        submitted_.clear();
+        restated_.clear();
+        bell_ = false;
+    }
+
+    bool belled() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return bell_;
+    }
+
+    void doze(int64_t ns) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        dozing_ = true;
+        bell_cv_.wait_for(lock, std::chrono::nanoseconds(ns), [this] { return bell_; });
+        dozing_ = false;
+    }
+
+    // Growth moves no slot (deque), and a SUBMITTED one belongs to the engine: what is behind the reference needs no lock.
+    Slot& slot(int id) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return slots_[id];
+    }
+
+    bool busy(int id) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return slots_[id].state == Slot::SUBMITTED;
+    }
+
+    void bunch(const std::vector<int>& ids) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        Bunch* bunch = new Bunch{(int)ids.size(), 0};
+        for (int id : ids) {
+            slots_[id].bunch = bunch;
+            bunch->submitted += slots_[id].state == Slot::SUBMITTED;
+        }
+    }
+
+    void unbunch(const std::vector<int>& ids) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!ids.empty()) delete slots_[ids[0]].bunch;
+        for (int id : ids) slots_[id].bunch = nullptr;
+    }
+
+    void complete(const std::vector<int>& ids, int status, const std::string& message) {
+        std::vector<Waiter*> ready;
+        std::vector<void*> owners;
+        Release release;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (int id : ids) settle(slots_[id], status, message, ready, owners);
+            release = release_;
+        }
+        for (void* owner : owners) release(owner);
+        for (Waiter* waiter : ready) fire(waiter);
+    }
+
+    // The ranks refused this group: fails what is here now and what still belongs to the current or next round.
+    // Returns the members that were pending.
+    std::vector<int> fail_group(int id, int status, const std::string& message) {
+        std::vector<int> pending;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            Group& group = groups_[id];
+            for (int member : group.members)
+                if (slots_[member].state == Slot::SUBMITTED) pending.push_back(member);
+            if (group.arrived > 0 || pending.empty()) {
+                group.failure = status;
+                group.message = message;
+            }
+        }
+        complete(pending, status, message);
+        return pending;
+    }
+
+    std::vector<int> pending() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        std::vector<int> ids;
+        for (size_t id = 0; id < slots_.size(); id++)
+            if (slots_[id].state == Slot::SUBMITTED) ids.push_back((int)id);
+        return ids;
+    }
+
+    void set_release(Release release) { release_ = release; }
+    static const char* error() { return last_error().c_str(); }
+
+  private:
+    static std::string& last_error() {
+        static thread_local std::string text;
+        return text;
+    }
+
+    static int refuse(int status, const std::string& message) {
+        last_error() = message;
+        return status;
+    }
+
+    static bool same_shape(const Slot& slot, int ndim, const int64_t* shape) {
+        if ((int)slot.shape.size() != ndim) return false;
+        for (int i = 0; i < ndim; i++)
+            if (slot.shape[i] != shape[i]) return false;
+        return true;
+    }
+
+    void start_round(Group& group) {
+        for (int member : group.members) slots_[member].arrived = false;
+        group.arrived = 0;
+    }
+
+    // False when the ranks have refused the group already: the slot fails at once.
+    bool enqueue(int id, Slot& slot, Group& group) {
+        if (group.failure != OK) {
+            slot.state = Slot::FAILED;
+            slot.status = group.failure;
+            slot.message = group.message;
+            slot.owners[0] = slot.owners[1] = nullptr;
+            return false;
+        }
+        if (group.held) return true;
+        submitted_.push_back(id);
+        if (slot.bunch == nullptr || ++slot.bunch->submitted >= slot.bunch->size) wake();
+        return true;
+    }
+
+    void drop(void* owner_src, void* owner_dst) {
+        if (owner_src != nullptr) release_(owner_src);
+        if (owner_dst != nullptr) release_(owner_dst);
+    }
+
+    void end_round(int id, Group& group) {
+        start_round(group);
+        group.failure = OK;
+        if (!group.held) return;
+        for (int member : group.members)
+            if (slots_[member].state == Slot::SUBMITTED) submitted_.push_back(member);
+        if (group.restated) restated_.push_back(id);
+        group.restated = false;
+        wake();
+    }
+
+    void wake() {
+        bell_ = true;
+        if (dozing_) bell_cv_.notify_one();
+    }
+
+    void settle(Slot& slot, int status, const std::string& message, std::vector<Waiter*>& ready,
+                std::vector<void*>& owners) {
+        slot.state = status == OK ? Slot::DONE : Slot::FAILED;
+        slot.status = status;
+        if (status != OK) slot.message = message;
+        if (slot.bunch != nullptr) slot.bunch->submitted--;
+        for (void*& owner : slot.owners) {
+            if (owner != nullptr) owners.push_back(owner);
+            owner = nullptr;
+        }
+        Waiter* waiter = slot.waiter;
+        slot.waiter = nullptr;
+        if (waiter == nullptr) return;
+        consume(slot, waiter);
+        if (--waiter->remaining == 0) ready.push_back(waiter);
+    }
+
+    static void consume(Slot& slot, Waiter* waiter) {
+        if (slot.state == Slot::FAILED) blame(waiter, slot.status, slot.message);
+        slot.state = Slot::FREE;
+    }
+
+    static void blame(Waiter* waiter, int status, const std::string& message) {
+        if (waiter->status != OK) return;  // the first cause is the one to tell
+        waiter->status = status;
+        waiter->message = message;
+    }
+
+    static void fire(Waiter* waiter) {
+        waiter->callback(waiter->arg, waiter->status, waiter->message.c_str());
+        delete waiter;
+    }
+
+    std::mutex mutex_;
+    std::condition_variable bell_cv_;
+    std::deque<Slot> slots_;
+    std::deque<Group> groups_;
+    std::vector<int> submitted_;
+    std::vector<int> restated_;
+    bool open_ = false;
+    int closed_status_ = NOT_INITIALISED;
+    std::string closed_message_ = "fusionctl is not initialised; call init() first";
+    bool bell_ = false;
+    bool dozing_ = false;
+    Release release_ = nullptr;
+};
+
+// What a Python thread waits on: set once, by the callback of Board::wait.
+class Latch {
+  public:
+    static void open(void* self, int status, const char* message) {
+        Latch* latch = static_cast<Latch*>(self);
+        std::lock_guard<std::mutex> lock(latch->mutex_);
+        latch->status = status;
+        latch->message = message;
+        latch->open_ = true;
+        latch->cv_.notify_one();  // under the lock: the waiter may destroy the latch once it sees it open
+    }
+
+    bool wait(int64_t ns) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        return cv_.wait_for(lock, std::chrono::nanoseconds(ns), [this] { return open_; });
+    }
+
+    int status = OK;
+    std::string message;
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable cv_;
+    bool open_ = false;
+};
+
+struct Outcome {
+    int64_t token;
+    int status;
+    std::string message;
+};
+
+// Outcomes of asynchronous calls, for the Python thread that resolves their futures.
+class Inbox {
+  public:
+    struct Entry {
+        Inbox* inbox;
+        int64_t token;
+    };
+
+    static void put(void* arg, int status, const char* message) {
+        Entry* entry = static_cast<Entry*>(arg);
+        {
+            std::lock_guard<std::mutex> lock(entry->inbox->mutex_);
+            entry->inbox->outcomes_.push_back({entry->token, status, message});
+        }
+        entry->inbox->cv_.notify_one();
+        delete entry;
+    }
+
+    Entry* entry(int64_t token) { return new Entry{this, token}; }
+
+    bool take(Outcome& out, int64_t ns) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (!cv_.wait_for(lock, std::chrono::nanoseconds(ns), [this] { return !outcomes_.empty(); })) return false;
+        out = outcomes_.front();
+        outcomes_.pop_front();
+        return true;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable cv_;
+    std::deque<Outcome> outcomes_;
+};
+
+}  // namespace fusionctl
