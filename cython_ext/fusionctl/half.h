@@ -1,144 +1,94 @@
-// Conversions between float32 and the 16-bit types, a block at a time.
+// The element types, and vectors of them in the type that they are computed in: the 16-bit types in float32.
 //
-// Both directions are branch-free, so that compilers vectorise them anywhere; on x86-64 float16 uses the F16C
-// instructions where the processor has them.  Rounding is to nearest even, too large becomes infinity, NaN stays NaN.
-#pragma once
+// Included by kernels.h once per instruction set, each time in a namespace of its own, with
+//   FUSIONCTL_LANES     float32 elements per vector register,
+//   FUSIONCTL_F16C      1 where the processor converts float16 itself,
+//   FUSIONCTL_LOOP      what marks a function that is inlined into the code of that instruction set.
+// Conversions round to nearest even, too large becomes infinity, NaN stays NaN.  Addresses need no alignment.
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+constexpr size_t VECTOR_BYTES = 4 * FUSIONCTL_LANES;
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
+typedef float Floats __attribute__((vector_size(4 * FUSIONCTL_LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * FUSIONCTL_LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * FUSIONCTL_LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * FUSIONCTL_LANES)));
 
-#if defined(__x86_64__) && defined(__GLIBC__) && (!defined(__clang__) || __clang_major__ >= 14)
-#define FUSIONCTL_CLONES __attribute__((target_clones("default", "avx2")))
-#else
-#define FUSIONCTL_CLONES
-#endif
-#define FUSIONCTL_INLINE static inline __attribute__((always_inline))
+template <class V>
+static FUSIONCTL_LOOP V load_vector(const void* src) {
+    V v;
+    std::memcpy(&v, src, sizeof v);
+    return v;
+}
 
-namespace fusionctl {
+template <class V>
+static FUSIONCTL_LOOP void store_vector(void* dst, V v) {
+    std::memcpy(dst, &v, sizeof v);
+}
 
-struct float16 {
-    uint16_t bits;
-};
-
-struct bfloat16 {
-    uint16_t bits;
-};
-
-// An element at an address that need not be a multiple of its size, in memory of any declared type.
 template <class T>
-struct __attribute__((packed, may_alias)) Cell {
-    T value;
+struct Lanes {
+    typedef T Wide __attribute__((vector_size(4 * FUSIONCTL_LANES)));
+    static FUSIONCTL_LOOP Wide load(const void* src) { return load_vector<Wide>(src); }
+    static FUSIONCTL_LOOP void store(void* dst, Wide x) { store_vector(dst, x); }
 };
 
-FUSIONCTL_INLINE uint32_t bits_of(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+template <>
+struct Lanes<bfloat16> {
+    typedef Floats Wide;
 
-FUSIONCTL_INLINE float float_of(uint32_t bits) {
-    float x;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
-}
+    static FUSIONCTL_LOOP Wide load(const void* src) {
+        return (Floats)(__builtin_convertvector(load_vector<Halves>(src), Words) << 16);
+    }
 
-FUSIONCTL_INLINE float to_float(bfloat16 x) {
-    return float_of(uint32_t(x.bits) << 16);
-}
+    static FUSIONCTL_LOOP void store(void* dst, Wide x) {
+        const Words bits = (Words)x;
+        const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+        const Words quiet = (bits >> 16) | 0x40;
+        store_vector(dst, __builtin_convertvector(x != x ? quiet : rounded, Halves));
+    }
+};
 
-FUSIONCTL_INLINE bfloat16 to_bfloat16(float x) {
-    const uint32_t bits = bits_of(x);
-    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const uint32_t quiet = (bits >> 16) | 0x40;
-    return {uint16_t((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)};
-}
+template <>
+struct Lanes<float16> {
+    typedef Floats Wide;
 
-FUSIONCTL_INLINE float to_float(float16 x) {
-    constexpr uint32_t rebias = (127 - 15) << 23;
-    const uint32_t magnitude = x.bits & 0x7fff;
-    const uint32_t normal = (magnitude << 13) + rebias + (magnitude >= 0x7c00 ? rebias : 0);
-    // A denormal is that many units of 2^-24, all of them normal numbers in float32.
-    const uint32_t denormal = bits_of(float(int32_t(magnitude)) * 0x1p-24f);
-    return float_of((magnitude < 0x400 ? denormal : normal) | uint32_t(x.bits & 0x8000) << 16);
-}
+#if FUSIONCTL_F16C
 
-FUSIONCTL_INLINE float16 to_float16(float x) {
-    constexpr uint32_t rebias = (127 - 15) << 23;
-    const uint32_t bits = bits_of(x);
-    const uint32_t magnitude = bits & 0x7fffffff;
-    const uint32_t shifted = magnitude - rebias;
-    const uint32_t normal = (shifted + 0xfff + ((shifted >> 13) & 1)) >> 13;
-    // One unit in the last place of 0.5f is 2^-24, the float16 denormals' unit: the addition rounds to it.
-    const uint32_t denormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
-    const uint32_t finite = magnitude < 0x38800000 ? denormal : normal;
-    const uint32_t bounded = magnitude >= 0x47800000 ? 0x7c00 : finite;
-    const uint32_t result = magnitude > 0x7f800000 ? 0x7e00 : bounded;
-    return {uint16_t(result | (bits >> 16 & 0x8000))};
-}
+    static FUSIONCTL_LOOP Wide load(const void* src) {
+        return (Floats)_mm256_cvtph_ps(load_vector<__m128i>(src));
+    }
 
-// widen: out[i] = in[i] as float32; narrow: the inverse, rounded.  Neither allows out to overlap in.
-FUSIONCTL_CLONES void widen_portable(float* __restrict out, const Cell<float16>* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) out[i] = to_float(in[i].value);
-}
-
-FUSIONCTL_CLONES void narrow_portable(Cell<float16>* __restrict out, const float* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) out[i].value = to_float16(in[i]);
-}
-
-FUSIONCTL_CLONES void widen(float* __restrict out, const Cell<bfloat16>* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) out[i] = to_float(in[i].value);
-}
-
-FUSIONCTL_CLONES void narrow(Cell<bfloat16>* __restrict out, const float* __restrict in, size_t n) {
-    for (size_t i = 0; i < n; ++i) out[i].value = to_bfloat16(in[i]);
-}
-
-#if defined(__x86_64__)
-
-static bool detect_f16c() {
-    unsigned eax, ebx, ecx, edx;
-    // Support for AVX includes that the operating system saves the wide registers.
-    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
-}
-
-static const bool has_f16c = detect_f16c();
-
-__attribute__((target("avx,f16c")))
-static void widen_f16c(float* out, const Cell<float16>* in, size_t n) {
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(in + i))));
-    for (; i < n; ++i) out[i] = to_float(in[i].value);
-}
-
-__attribute__((target("avx,f16c")))
-static void narrow_f16c(Cell<float16>* out, const float* in, size_t n) {
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i*)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; ++i) out[i].value = to_float16(in[i]);
-}
+    static FUSIONCTL_LOOP void store(void* dst, Wide x) {
+        store_vector(dst, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+    }
 
 #else
 
-static const bool has_f16c = false;
-static void widen_f16c(float*, const Cell<float16>*, size_t) {}
-static void narrow_f16c(Cell<float16>*, const float*, size_t) {}
+    static FUSIONCTL_LOOP Wide load(const void* src) {
+        constexpr uint32_t rebias = (127 - 15) << 23;
+        const Words bits = __builtin_convertvector(load_vector<Halves>(src), Words);
+        const Words magnitude = bits & 0x7fff;
+        const Words normal = (magnitude << 13) + rebias;
+        const Words special = normal + rebias;
+        // A denormal is that many units of 2^-24, all of them normal numbers in float32.
+        const Words denormal = (Words)(__builtin_convertvector((Ints)magnitude, Floats) * 0x1p-24f);
+        const Words finite = magnitude < 0x400 ? denormal : normal;
+        return (Floats)((magnitude >= 0x7c00 ? special : finite) | (bits & 0x8000) << 16);
+    }
+
+    static FUSIONCTL_LOOP void store(void* dst, Wide x) {
+        constexpr uint32_t rebias = (127 - 15) << 23;
+        const Words bits = (Words)x;
+        const Words magnitude = bits & 0x7fffffff;
+        const Words shifted = magnitude - rebias;
+        const Words normal = (shifted + 0xfff + ((shifted >> 13) & 1)) >> 13;
+        // One unit in the last place of 0.5f is 2^-24, the unit of float16's denormals: the addition rounds to it.
+        const Words denormal = (Words)((Floats)magnitude + 0.5f) - 0x3f000000;
+        const Words finite = magnitude < 0x38800000 ? denormal : normal;
+        const Words bounded = magnitude >= 0x47800000 ? Words{} + 0x7c00 : finite;
+        const Words result = x != x ? Words{} + 0x7e00 : bounded;
+        store_vector(dst, __builtin_convertvector(result | ((bits >> 16) & 0x8000), Halves));
+    }
 
 #endif
-
-static void widen(float* out, const Cell<float16>* in, size_t n) {
-    has_f16c ? widen_f16c(out, in, n) : widen_portable(out, in, n);
-}
-
-static void narrow(Cell<float16>* out, const float* in, size_t n) {
-    has_f16c ? narrow_f16c(out, in, n) : narrow_portable(out, in, n);
-}
-
-}  // namespace fusionctl
+};
