@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="time given to each measurement")
     arguments = parser.parse_args()
     for mib in arguments.mib:
-        print(f"{mib} MiB per array: GB/s read and written", f"{'kernel':>10} {'numpy':>8} {'ratio':>7}", sep="\n" + 28 * " ")
+        print(f"{f'GB/s, {mib} MiB per array':<28}{'kernel':>10} {'numpy':>8} {'ratio':>7}")
         for label, nbytes, kernel, equivalent in cases(mib << 20):
             ours, theirs = (rate(function, nbytes, arguments.seconds) for function in (kernel, equivalent))
             print(f"{label:<28}{ours:>10.1f} {theirs:>8.1f} {ours / theirs:>6.1f}x")
