@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fusionctl import _engine
+from fusionctl import _board, _engine
 from fusionctl.errors import UsageError
 from fusionctl.request import DTYPES, Group, Request
 
@@ -56,10 +56,10 @@ class Registry:
         return registered.group.requests[index].name
 
     def _create(self, group: Group) -> Registered:
-        number = _engine.add_group(is_dynamic(group))
+        number = _board.add_group(is_dynamic(group))
         registered = Registered(group, number, [])
         for index, request in enumerate(group.requests):
-            slot = _engine.add_slot(number, request.name, DTYPES.index(request.dtype), request.shape)
+            slot = _board.add_slot(number, request.name, DTYPES.index(request.dtype), request.shape)
             registered.slots.append(slot)
             self.by_slot.append((registered, index))
         self.by_name[group.name] = self.by_number[number] = registered
@@ -67,13 +67,13 @@ class Registry:
 
     def _restate(self, known: Registered, group: Group) -> None:
         for slot, request in zip(known.slots, group.requests, strict=True):
-            if _engine.busy(slot):
+            if _board.busy(slot):
                 raise UsageError(
                     f"tensor '{request.name}' is still in flight on this rank: wait for it before submitting it again, "
                     "or give the second tensor a name of its own"
                 )
         for slot, request in zip(known.slots, group.requests, strict=True):
-            _engine.restate(slot, DTYPES.index(request.dtype), request.shape)
+            _board.restate(slot, DTYPES.index(request.dtype), request.shape)
         known.group = group
 
 

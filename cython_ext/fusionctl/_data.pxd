@@ -43,7 +43,8 @@ cdef cppclass Operation:
     size_t itemsize
     size_t count                    # elements in the buffer
     char* buffer
-    const void* send                # what MPI reads, where that is not the buffer
+    const char* send                # the tensor itself while it need not be packed, else NULL
+    vector[char] written            # chunks whose current value is in the buffer, no longer at `send`
     bint pooled
     char* scratch
     const vector[int32_t]* program  # NULL: one nonblocking MPI collective
@@ -98,6 +99,7 @@ cdef class DataPlane:
     cdef void scatter_bytes(self, Operation* op) noexcept nogil
     cdef void post_allreduce(self, Operation* op) noexcept nogil
     cdef void post_broadcast(self, Operation* op) noexcept nogil
+    cdef char* chunk_value(self, Operation* op, int chunk) noexcept nogil
     cdef size_t chunk_start(self, Operation* op, int chunk) noexcept nogil
     cdef size_t chunk_bytes(self, Operation* op, int chunk) noexcept nogil
     cdef void post_step(self, Operation* op) noexcept nogil

@@ -189,7 +189,10 @@ cdef class DataPlane:
         elif not as_bytes and not self.native.empty():
             op.program = &self.native
         op.cursor = 2
-        op.steps_left = op.program[0][1] if op.program != NULL and self.size > 1 and op.count > 0 else 0
+        op.steps_left = 0
+        if op.program != NULL and self.size > 1 and op.count > 0:
+            op.steps_left = op.program[0][1]
+            op.written.assign(op.program[0][0], 0)
         op.scratch = NULL
         op.send = NULL
         op.next_request = 0
@@ -223,10 +226,10 @@ cdef class DataPlane:
     cdef void pack(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
         cdef Slot* slot
-        if not op.pooled and op.program == NULL and op.spec.prescale == 1.0 and self.size > 1:
+        if not op.pooled and op.spec.prescale == 1.0 and self.size > 1:
             slot = &self.board.slot(op.slots[0])
-            op.send = slot.src if slot.src != slot.dst else NULL
-            return  # MPI reads the tensor where it is
+            op.send = <const char*>slot.src if slot.src != slot.dst else NULL
+            return  # one tensor, unscaled: it is read where it is
         for i in op.slots:
             slot = &self.board.slot(i)
             kernels.pack(slot.dtype, op.wire, slot.src, op.buffer + at, slot.count, op.spec.prescale)
@@ -278,7 +281,7 @@ cdef class DataPlane:
         op.requests.resize((op.count + piece - 1) // piece)
         for i in range(op.requests.size()):
             n = min(piece, op.count - at)
-            send = self.in_place if op.send == NULL else <const char*>op.send + at * op.itemsize
+            send = self.in_place if op.send == NULL else op.send + at * op.itemsize
             op.mpi_code |= mpi.iallreduce(send, op.buffer + at * op.itemsize, <int>n, self.dtypes[op.wire], mpi_op,
                                           self.comm, &op.requests[i])
             at += n
@@ -293,6 +296,10 @@ cdef class DataPlane:
             at += n
 
     # -- schedules: one rank's program, see data/program.py ---------------------------------------------------------
+
+    cdef char* chunk_value(self, Operation* op, int chunk) noexcept nogil:
+        cdef char* base = op.buffer if op.send == NULL or op.written[chunk] else <char*>op.send
+        return base + self.chunk_start(op, chunk)
 
     cdef size_t chunk_start(self, Operation* op, int chunk) noexcept nogil:
         return (<size_t>chunk * op.count // op.program[0][0]) * op.itemsize
@@ -318,8 +325,10 @@ cdef class DataPlane:
             if record[0] == RECV_REDUCE:
                 self.post_message(op, record, op.scratch + at)
                 at += self.chunk_bytes(op, record[2])
-            else:
+            elif record[0] == RECV:
                 self.post_message(op, record, op.buffer + self.chunk_start(op, record[2]))
+            else:
+                self.post_message(op, record, self.chunk_value(op, record[2]))
         if op.requests.empty():  # nothing for this rank in this step
             self.end_step(op)
 
@@ -357,9 +366,11 @@ cdef class DataPlane:
         """Reduce what record `r` and its successors received into one chunk; returns the record after them."""
         cdef vector[const void*] sources
         cdef int chunk = records[r * RECORD + 2]
-        cdef char* own = op.buffer + self.chunk_start(op, chunk)
+        cdef const char* own = self.chunk_value(op, chunk)
         cdef size_t nbytes = self.chunk_bytes(op, chunk)
         cdef bint placed = False
+        if records[r * RECORD] != SEND:
+            op.written[chunk] = 1
         if records[r * RECORD] != RECV_REDUCE:
             return r + 1
         while r < n and records[r * RECORD] == RECV_REDUCE and records[r * RECORD + 2] == chunk:
@@ -371,8 +382,8 @@ cdef class DataPlane:
             r += 1
         if not placed:
             sources.push_back(own)
-        kernels.reduce(op.wire, SUM if op.spec.op == AVERAGE else op.spec.op, own, sources.data(),
-                       <int>sources.size(), nbytes // op.itemsize, self.program_scale(op))
+        kernels.reduce(op.wire, SUM if op.spec.op == AVERAGE else op.spec.op, op.buffer + self.chunk_start(op, chunk),
+                       sources.data(), <int>sources.size(), nbytes // op.itemsize, self.program_scale(op))
         return r
 
     cdef double program_scale(self, Operation* op) noexcept nogil:

@@ -10,12 +10,10 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from fusionctl cimport _mpi as mpi
-from fusionctl._board cimport Board, Inbox, Latch, Outcome, Slot, Span, Trace, now_ns, release_fn, wait_done
+from fusionctl._board cimport PEER, Board, Slot, Trace, get_board, get_trace, now_ns
 from fusionctl._data cimport EXCHANGE, NEGOTIATE, QUEUE, SLOW_PATH, DataPlane, Spec
 from fusionctl._mpi cimport Handle, Request
 from fusionctl._table cimport Table
-
-from cpython.exc cimport PyErr_CheckSignals
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -35,99 +33,10 @@ cdef enum:
     SECOND = 1_000_000_000
     FIRST_RETRY = 50_000
 
-# Process-wide, since traced functions hold slot numbers for as long as the process lives.
-cdef Board board
-cdef Trace trace
-cdef Inbox inbox
 
-PHASES = ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", "REDUCE", "REDUCE_HALF", "BROADCAST")
-"""Names of the spans that the engine records; the runtime puts the schedules' names in place of the REDUCE ones."""
-
-
-cdef int engine_submit(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* dst,
-                       void* owner_src, void* owner_dst) noexcept nogil:
-    return board.submit(slot, dtype, ndim, shape, src, dst, owner_src, owner_dst)
-
-
-cdef const char* engine_error() noexcept nogil:
-    return Board.error()
-
-
-cdef int engine_wait(const int* slots, int n, wait_done callback, void* arg) noexcept nogil:
-    return board.wait(slots, n, callback, arg)
-
-
-cdef void engine_set_release(release_fn fn) noexcept nogil:
-    board.set_release(fn)
-
-
-def add_group(bint held) -> int:
-    """Number of a new group; a held one has shapes that only its submissions tell."""
-    return board.add_group(held)
-
-
-def add_slot(int group, str name, int dtype, tuple shape) -> int:
-    """Slot of a new tensor."""
-    return board.add_slot(group, name.encode(), dtype, shape)
-
-
-def restate(int slot, int dtype, tuple shape):
-    """Change the dtype and shape that the next submission of a slot is expected to have."""
-    board.restate(slot, dtype, shape)
-
-
-def busy(int slot) -> bool:
-    """Whether a submission of this slot is still in flight."""
-    return board.busy(slot)
-
-
-def submit(int slot, int dtype, tuple shape, size_t src, size_t dst) -> tuple[int, str]:
-    """Hand memory at two addresses to the engine; the caller keeps it alive.  Status and message."""
-    cdef vector[int64_t] dims = shape
-    cdef int status = board.submit(slot, dtype, <int>dims.size(), dims.data(), <const void*>src, <void*>dst, NULL, NULL)
-    return status, "" if status == 0 else Board.error().decode()
-
-
-def wait(slots) -> tuple[int, str]:
-    """Sleep until these slots are done; status and message of the first that failed.  Signals are handled meanwhile."""
-    cdef vector[int] ids = slots
-    cdef Latch latch
-    cdef bint done = False
-    board.wait(ids.data(), <int>ids.size(), Latch.open, &latch)
-    while not done:
-        with nogil:
-            done = latch.wait(SECOND // 5)
-        if not done:
-            PyErr_CheckSignals()
-    return latch.status, latch.message.decode()
-
-
-def wait_later(slots, int64_t token):
-    """Let `next_outcome` tell when these slots are done."""
-    cdef vector[int] ids = slots
-    board.wait(ids.data(), <int>ids.size(), Inbox.put, inbox.entry(token))
-
-
-def next_outcome(int64_t timeout_ns) -> tuple[int, int, str] | None:
-    """Token, status and message of a call given to `wait_later`, or None when the time is up."""
-    cdef Outcome outcome
-    cdef bint found
-    with nogil:
-        found = inbox.take(outcome, timeout_ns)
-    return (outcome.token, outcome.status, outcome.message.decode()) if found else None
-
-
-def set_tracing(bint on):
-    """Record spans from now on, or stop."""
-    trace.on = on
-
-
-def take_spans() -> bytes:
-    """The spans recorded since the last call, as the bytes of `timeline`'s span records."""
-    cdef vector[Span] spans
-    with nogil:
-        trace.take(spans)
-    return (<char*>spans.data())[:spans.size() * sizeof(Span)]
+def phases(str native, str half) -> tuple[str, ...]:
+    """Names of the spans that the engine records, given those of the schedules for 32-bit and for 16-bit elements."""
+    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST")
 
 
 cdef class Engine:
@@ -137,6 +46,8 @@ cdef class Engine:
     still pending when the ranks part; hooks.fatal(message) when MPI fails or a hook raises.
     """
 
+    cdef Board* board
+    cdef Trace* trace
     cdef readonly Table table
     cdef DataPlane data
     cdef object hooks
@@ -180,6 +91,8 @@ cdef class Engine:
                  int64_t fusion_threshold, double cycle_time, double stall_time, native, half):
         """Times in seconds, sizes in bytes; `handles` holds MPI handles as integers, see runtime.py."""
         self.hooks = hooks
+        self.board = get_board()
+        self.trace = get_trace()
         self.table = table
         self.rank = rank
         self.size = size
@@ -191,22 +104,26 @@ cdef class Engine:
         self.cycle = <int64_t>(cycle_time * 1e9)
         self.stall = <int64_t>(stall_time * 1e9)
         self.data = DataPlane(rank, size, chunk_limit, handles, native, half)
-        self.data.board = &board
-        self.data.trace = &trace
+        self.data.board = self.board
+        self.data.trace = self.trace
         self.retry = FIRST_RETRY
-        board.open()
+        self.board.open()
 
     # -- called by any thread -------------------------------------------------------------------------------------
 
     def announce(self):
         """Tell the engine that there is something to announce."""
         self.news = True
-        board.ring()
+        self.board.ring()
 
     def stop(self):
         """Leave at the next exchange; all ranks leave with this one."""
         self.stopping = True
-        board.ring()
+        self.board.ring()
+
+    def stopped(self) -> bool:
+        """Whether `stop` was called on this rank."""
+        return self.stopping
 
     def counters(self) -> dict[str, int]:
         """What this rank's engine has done since it started."""
@@ -227,7 +144,7 @@ cdef class Engine:
         """Let `bit` stand for a bucket of these slots."""
         cdef vector[int] ids = slots
         self.table.bind(bit, slots)
-        board.bunch(ids)
+        self.board.bunch(ids)
         if self.specs.size() <= <size_t>bit:
             self.specs.resize(bit + 1)
             self.offered_at.resize(bit + 1)
@@ -237,12 +154,12 @@ cdef class Engine:
     def unbind(self, int bit):
         """Forget the bucket behind `bit`; its pending slots stay pending."""
         cdef vector[int] ids = self.table.members(bit)[0]
-        board.unbunch(ids)
+        self.board.unbunch(ids)
         self.table.unbind(bit)
 
     def fail(self, int group, int status, str message):
         """Fail this rank's pending submissions of a group, or its next ones."""
-        for slot in board.fail_group(group, status, message.encode()):
+        for slot in self.board.fail_group(group, status, message.encode()):
             self.table.retract(slot)
 
     def take_unbound(self) -> list[int]:
@@ -259,12 +176,12 @@ cdef class Engine:
 
     def signature(self, int slot) -> tuple[int, tuple[int, ...]]:
         """Dtype code and shape that the slot's last submission had."""
-        return board.slot(slot).dtype, tuple(board.slot(slot).shape)
+        return self.board.slot(slot).dtype, tuple(self.board.slot(slot).shape)
 
     def pending(self) -> list[tuple[int, float]]:
         """Slots in flight and their ages in seconds."""
         cdef int64_t now = now_ns()
-        return [(slot, (now - board.slot(slot).submitted_ns) * 1e-9) for slot in board.pending()]
+        return [(slot, (now - self.board.slot(slot).submitted_ns) * 1e-9) for slot in self.board.pending()]
 
     def gather(self, bytes payload, sizes=None) -> list[bytes]:
         """All ranks' payloads in rank order; `sizes` are their lengths, by default all the same."""
@@ -299,9 +216,9 @@ cdef class Engine:
 
     cdef bint drain(self) noexcept nogil:
         cdef int code
-        if not board.belled():
+        if not self.board.belled():
             return False
-        board.take(self.submitted, self.restated)
+        self.board.take(self.submitted, self.restated)
         for slot in self.submitted:
             code = self.table.mark_ready(slot)
             if code == 1:
@@ -342,15 +259,15 @@ cdef class Engine:
         self.posted_at = now_ns()
         self.exchanges += 1
         self.exchange_bytes += 8 * n
-        if trace.on:
+        if self.trace.on:
             self.stamp_offers()
         self.check(mpi.iallreduce(self.offered.data(), self.result.data(), n, self.word, self.band, self.comm,
                                   &self.exchange))
 
     cdef void take_result(self) noexcept nogil:
         cdef int64_t now = now_ns()
-        if trace.on:
-            trace.add(-1, EXCHANGE, self.posted_at, now, 8 * self.result.size(), -1)
+        if self.trace.on:
+            self.trace.add(-1, EXCHANGE, self.posted_at, now, 8 * self.result.size(), -1)
         self.agreed.clear()
         self.table.accept(self.result.data(), self.agreed)
         self.retry = FIRST_RETRY if not self.agreed.empty() else min(2 * self.retry, max(self.cycle, FIRST_RETRY))
@@ -370,20 +287,20 @@ cdef class Engine:
         cdef int64_t nbytes
         while i < self.agreed.size():
             bit = self.agreed[i]
-            slots = self.table.members(bit)[0]
+            slots = self.slots_of(bit)
             nbytes = self.bucket_bytes(bit)
-            if trace.on:
+            if self.trace.on:
                 self.trace_agreed(bit)
             i += 1
             while i < self.agreed.size() and self.merges(bit, self.agreed[i], nbytes):
                 nbytes += self.bucket_bytes(self.agreed[i])
-                for slot in self.table.members(self.agreed[i])[0]:
+                for slot in self.slots_of(self.agreed[i]):
                     slots.push_back(slot)
-                if trace.on:
+                if self.trace.on:
                     self.trace_agreed(self.agreed[i])
                 i += 1
             if self.specs[bit].collective == BARRIER:
-                board.complete(slots, 0, string())
+                self.board.complete(slots, 0, string())
             else:
                 self.data.push(self.specs[bit], slots, bit)
 
@@ -394,10 +311,13 @@ cdef class Engine:
                 and a.prescale == b.prescale and a.postscale == b.postscale and a.root == b.root
                 and nbytes + self.bucket_bytes(other) <= self.threshold)
 
+    cdef vector[int] slots_of(self, int bit) noexcept nogil:
+        return self.table.members(bit)[0]
+
     cdef int64_t bucket_bytes(self, int bit) noexcept nogil:
         cdef int64_t nbytes = 0
-        for slot in self.table.members(bit)[0]:
-            nbytes += board.slot(slot).count * self.data.element_size(board.slot(slot).dtype)
+        for slot in self.slots_of(bit):
+            nbytes += self.board.slot(slot).count * self.data.element_size(self.board.slot(slot).dtype)
         return nbytes
 
     # -- the slow path and the end ------------------------------------------------------------------------------------
@@ -412,10 +332,11 @@ cdef class Engine:
                 self.hooks.negotiate(queried)
             except BaseException as error:
                 self.die(error)
-        if trace.on:
-            trace.add(-1, SLOW_PATH, begun, now_ns(), 0, -1)
+        if self.trace.on:
+            self.trace.add(-1, SLOW_PATH, begun, now_ns(), 0, -1)
 
     cdef void leave(self) noexcept nogil:
+        cdef string message
         while self.data.busy():
             self.pause(self.data.progress())
         with gil:
@@ -423,9 +344,8 @@ cdef class Engine:
                 message = self.hooks.leave().encode()
             except BaseException as error:
                 self.die(error)
-                message = b"the engine failed"
-        board.close(3, message)
-        board.complete(board.pending(), 3, message)
+        self.board.close(PEER, message)
+        self.board.complete(self.board.pending(), PEER, message)
         self.left = True
 
     cdef void die(self, error):
@@ -458,11 +378,11 @@ cdef class Engine:
         if quiet < SPIN or (self.data.busy() and now < self.data.patience()):
             sched_yield()
         elif self.posted or self.data.busy():
-            board.doze(max(SHORTEST_NAP, min(quiet // 4, LONGEST_NAP)))
+            self.board.doze(max(SHORTEST_NAP, min(quiet // 4, LONGEST_NAP)))
         elif self.table.has_offer():
-            board.doze(max(SHORTEST_NAP, self.retry_at - now))
+            self.board.doze(max(SHORTEST_NAP, self.retry_at - now))
         else:
-            board.doze(SECOND)
+            self.board.doze(SECOND)
         if now - self.probed_at > SECOND:
             self.probed_at = now
             self.look_around(now)
@@ -481,8 +401,8 @@ cdef class Engine:
 
     cdef int64_t oldest(self) noexcept nogil:
         cdef int64_t oldest = now_ns()
-        for slot in board.pending():
-            oldest = min(oldest, board.slot(slot).submitted_ns)
+        for slot in self.board.pending():
+            oldest = min(oldest, self.board.slot(slot).submitted_ns)
         return oldest
 
     cdef void ring_doorbells(self) noexcept nogil:
@@ -499,6 +419,7 @@ cdef class Engine:
     # -- spans --------------------------------------------------------------------------------------------------------
 
     cdef void stamp_offers(self) noexcept nogil:
+        cdef size_t bit
         for bit in range(self.offered_at.size()):
             if self.offered_at[bit] == 0 and self.offered[(bit + 2) // 64] >> ((bit + 2) % 64) & 1:
                 self.offered_at[bit] = self.posted_at
@@ -508,7 +429,7 @@ cdef class Engine:
         cdef int64_t offered = self.offered_at[bit] if self.offered_at[bit] > 0 else now
         cdef Slot* slot
         self.offered_at[bit] = 0
-        for i in self.table.members(bit)[0]:
-            slot = &board.slot(i)
-            trace.add(i, QUEUE, slot.submitted_ns, offered, slot.count * self.data.element_size(slot.dtype), bit)
-            trace.add(i, NEGOTIATE, offered, now, slot.count * self.data.element_size(slot.dtype), bit)
+        for i in self.slots_of(bit):
+            slot = &self.board.slot(i)
+            self.trace.add(i, QUEUE, slot.submitted_ns, offered, slot.count * self.data.element_size(slot.dtype), bit)
+            self.trace.add(i, NEGOTIATE, offered, now, slot.count * self.data.element_size(slot.dtype), bit)
