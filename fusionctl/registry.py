@@ -8,6 +8,11 @@ from fusionctl import _board, _engine
 from fusionctl.errors import UsageError
 from fusionctl.request import DTYPES, Group, Request
 
+DUPLICATE = (
+    "tensor '{}' is still in flight on this rank: wait for it before submitting it again, or give the second tensor a "
+    "name of its own"
+)
+
 
 @dataclass(slots=True)
 class Registered:
@@ -68,10 +73,7 @@ class Registry:
     def _restate(self, known: Registered, group: Group) -> None:
         for slot, request in zip(known.slots, group.requests, strict=True):
             if _board.busy(slot):
-                raise UsageError(
-                    f"tensor '{request.name}' is still in flight on this rank: wait for it before submitting it again, "
-                    "or give the second tensor a name of its own"
-                )
+                raise UsageError(DUPLICATE.format(request.name))
         for slot, request in zip(known.slots, group.requests, strict=True):
             _board.restate(slot, DTYPES.index(request.dtype), request.shape)
         known.group = group

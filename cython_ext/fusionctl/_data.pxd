@@ -68,6 +68,7 @@ cdef class DataPlane:
     cdef const void* in_place
     cdef int64_t chunk_limit
     cdef vector[int32_t] native
+    cdef bint native_scales         # its chunks are reduced once each, and may be scaled then
     cdef vector[int32_t] half
     cdef Counters counters
     cdef deque[Operation*] queued

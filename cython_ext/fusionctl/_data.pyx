@@ -26,8 +26,8 @@ cdef enum:
     BROADCAST_ = 1
     AVERAGE = 0
     SUM = 1
-    FLOAT16 = 0
     BFLOAT16 = 1
+    FLOAT64 = 3
     INT32 = 4
     INT64 = 5
     SEND = 0
@@ -40,8 +40,11 @@ cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 
 cdef class DataPlane:
-    def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, native, half):
-        """`handles` maps comm, byte, dtypes, ops and in_place; programs are flat int32 arrays, `native` may be None."""
+    def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, native, half, bint native_scales):
+        """`handles` maps comm, byte, dtypes, ops and in_place; programs are flat int32 arrays, `native` may be None.
+
+        `native_scales`: the native program reduces each chunk at one rank in one step, like `half`, which must.
+        """
         self.rank = rank
         self.size = size
         self.chunk_limit = chunk_limit
@@ -53,6 +56,7 @@ cdef class DataPlane:
         for op, handle in handles["ops"].items():
             self.ops[<int>op] = handle
         self.native = native if native is not None else []
+        self.native_scales = native_scales
         self.half = half
 
     def __dealloc__(self):
@@ -249,8 +253,11 @@ cdef class DataPlane:
             at += slot.count * op.itemsize
 
     cdef bint scales_in_program(self, Operation* op) noexcept nogil:
-        # 16-bit elements are scaled before their only rounding, so that an average can not overflow in its sum.
-        return op.spec.dtype <= BFLOAT16 and self.size > 1
+        # Floats are scaled where they are reduced once: no further pass, and a 16-bit average can not overflow in its
+        # sum, as it is rounded only then.
+        if op.steps_left == 0 and op.cursor == 2:
+            return False  # no program ran
+        return op.program == &self.half or (self.native_scales and op.spec.dtype <= FLOAT64)
 
     cdef void gather_bytes(self, Operation* op) noexcept nogil:
         cdef size_t at = 0

@@ -88,7 +88,7 @@ cdef class Engine:
     cdef int64_t slow_paths
 
     def __init__(self, hooks, Table table, int rank, int size, dict handles, int64_t chunk_limit,
-                 int64_t fusion_threshold, double cycle_time, double stall_time, native, half):
+                 int64_t fusion_threshold, double cycle_time, double stall_time, native, half, bint native_scales):
         """Times in seconds, sizes in bytes; `handles` holds MPI handles as integers, see runtime.py."""
         self.hooks = hooks
         self.board = get_board()
@@ -103,7 +103,7 @@ cdef class Engine:
         self.threshold = fusion_threshold
         self.cycle = <int64_t>(cycle_time * 1e9)
         self.stall = <int64_t>(stall_time * 1e9)
-        self.data = DataPlane(rank, size, chunk_limit, handles, native, half)
+        self.data = DataPlane(rank, size, chunk_limit, handles, native, half, native_scales)
         self.data.board = self.board
         self.data.trace = self.trace
         self.retry = FIRST_RETRY

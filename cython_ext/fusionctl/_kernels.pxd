@@ -13,7 +13,7 @@ cdef void unpack(
 ) noexcept nogil
 
 # dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[k-1][i], in that order; `dst` may be one of the sources.
-# The 16-bit types are accumulated in float32, multiplied by `scale` and rounded once; for the others `scale` is 1.
+# Floats are multiplied by `scale` in the end, the 16-bit types before their only rounding; for integers it is 1.
 # A NaN among the operands gives NaN.
 cdef void reduce(
     int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale

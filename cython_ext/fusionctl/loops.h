@@ -162,19 +162,19 @@ struct Max {
 };
 
 template <class T, class F>
-static FUSIONCTL_LOOP void reduce_tile(char* dst, const void** srcs, int k, size_t at, size_t m, float scale) {
+static FUSIONCTL_LOOP void reduce_tile(char* dst, const void** srcs, int k, size_t at, size_t m, double scale) {
     Tile<T> total = load_tile<T>(static_cast<const char*>(srcs[0]) + at, m);
     for (int j = 1; j < k; ++j) {
         const Tile<T> next = load_tile<T>(static_cast<const char*>(srcs[j]) + at, m);
         for (size_t u = 0; u < TILE_VECTORS; ++u) total.v[u] = F::of(total.v[u], next.v[u]);
     }
-    if constexpr (sizeof(T) == 2)
-        for (size_t u = 0; u < TILE_VECTORS; ++u) total.v[u] *= scale;
+    if constexpr (std::is_floating_point_v<typename Computed<T>::type>)
+        for (size_t u = 0; u < TILE_VECTORS; ++u) total.v[u] *= typename Computed<T>::type(scale);
     store_tile<T>(dst + at, total, m);
 }
 
 template <class T, class F>
-static FUSIONCTL_LOOP void reduce_tiles(void* dst, const void** srcs, int k, size_t n, float scale) {
+static FUSIONCTL_LOOP void reduce_tiles(void* dst, const void** srcs, int k, size_t n, double scale) {
     size_t i = 0;
     for (; i + TILE<T> <= n; i += TILE<T>)
         reduce_tile<T, F>(static_cast<char*>(dst), srcs, k, i * sizeof(T), TILE<T>, scale);
@@ -183,7 +183,7 @@ static FUSIONCTL_LOOP void reduce_tiles(void* dst, const void** srcs, int k, siz
 
 // Sums and products of integers wrap around, which only unsigned arithmetic does by definition.
 template <class F, class Int32, class Int64>
-static FUSIONCTL_LOOP void reduce_by(int dtype, void* dst, const void** srcs, int k, size_t n, float scale) {
+static FUSIONCTL_LOOP void reduce_by(int dtype, void* dst, const void** srcs, int k, size_t n, double scale) {
     switch (dtype) {
         case FLOAT16: return reduce_tiles<float16, F>(dst, srcs, k, n, scale);
         case BFLOAT16: return reduce_tiles<bfloat16, F>(dst, srcs, k, n, scale);
@@ -198,10 +198,10 @@ static FUSIONCTL_LOOP void reduce_by(int dtype, void* dst, const void** srcs, in
 FUSIONCTL_ENTRY void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {
     if (k == 1 && scale == 1.0) return copy(dst, srcs[0], n * itemsize(dtype));
     switch (op) {
-        case SUM: return reduce_by<Sum, uint32_t, uint64_t>(dtype, dst, srcs, k, n, float(scale));
-        case MIN: return reduce_by<Min, int32_t, int64_t>(dtype, dst, srcs, k, n, float(scale));
-        case MAX: return reduce_by<Max, int32_t, int64_t>(dtype, dst, srcs, k, n, float(scale));
-        case PRODUCT: return reduce_by<Product, uint32_t, uint64_t>(dtype, dst, srcs, k, n, float(scale));
+        case SUM: return reduce_by<Sum, uint32_t, uint64_t>(dtype, dst, srcs, k, n, scale);
+        case MIN: return reduce_by<Min, int32_t, int64_t>(dtype, dst, srcs, k, n, scale);
+        case MAX: return reduce_by<Max, int32_t, int64_t>(dtype, dst, srcs, k, n, scale);
+        case PRODUCT: return reduce_by<Product, uint32_t, uint64_t>(dtype, dst, srcs, k, n, scale);
         default: broken("reducing dtype", dtype, "by op", op);
     }
 }
