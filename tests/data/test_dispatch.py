@@ -1,0 +1,53 @@
+"""Which programs the values of FUSIONCTL_ALLREDUCE stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusionctl.config import ALLREDUCES
+from fusionctl.data import dispatch
+from fusionctl.data.dispatch import ACCEPTED, programs
+from fusionctl.data.program import program_of
+from fusionctl.errors import ConfigError, UsageError
+from fusionctl.plan import PLANNERS, Schedule, ScheduleError
+from fusionctl.plan.direct import direct
+from fusionctl.plan.ring import ring
+
+
+@pytest.mark.parametrize("name", ["auto", "mpi"])
+def test_mpi_reduces_what_it_knows_and_the_direct_exchange_the_rest(name: str) -> None:
+    chosen = programs(name, 1, 4)
+    assert chosen.native is None
+    assert chosen.half.tolist() == program_of(direct(4), 1).tolist()
+    assert (chosen.native_name, chosen.half_name) == ("MPI_ALLREDUCE", "direct(4)")
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_named_schedule_is_for_all_but_the_sixteen_bit_types(rank: int) -> None:
+    chosen = programs("ring", rank, 4)
+    assert chosen.native is not None
+    assert chosen.native.tolist() == program_of(ring(4), rank).tolist()
+    assert chosen.half.tolist() == program_of(direct(4), rank).tolist()
+    assert (chosen.native_name, chosen.half_name) == ("ring(4)", "direct(4)")
+
+
+def test_the_setting_accepts_each_planner_and_no_other_name() -> None:
+    assert ACCEPTED == ("auto", "mpi", "direct", "ring")
+    assert sorted(ALLREDUCES) == sorted(ACCEPTED)
+    with pytest.raises(ConfigError) as raised:
+        programs("rings", 0, 4)
+    assert str(raised.value) == ("FUSIONCTL_ALLREDUCE=rings: no such all-reduce; accepted are auto, mpi, direct, ring")
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_only_a_rank_that_exists_has_programs(rank: int) -> None:
+    with pytest.raises(UsageError, match=f"^there is no rank {rank} among 4: give 0 to 3$"):
+        programs("auto", rank, 4)
+
+
+@pytest.mark.parametrize("name", ["direct", "ring"])
+def test_a_schedule_that_does_not_hold_is_never_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLANNERS, name, lambda size: Schedule(f"idle({size})", "allreduce", 2, 2, ()))
+    assert dispatch.PLANNERS is PLANNERS
+    with pytest.raises(ScheduleError, match="^idle\\(2\\), at the end of 0 steps: rank 0 lacks"):
+        programs(name, 0, 2)
