@@ -37,5 +37,5 @@ def test_all_contributions_to_a_chunk_meet_in_one_step(size: int) -> None:
 
 
 def test_no_ranks_exchange_nothing() -> None:
-    with pytest.raises(UsageError, match="^there cannot be 0 ranks: give 1 or more$"):
+    with pytest.raises(UsageError, match=r"^there cannot be 0 ranks: give 1 or more$"):
         direct(0)

@@ -43,5 +43,5 @@ def test_each_rank_sends_one_chunk_in_each_of_two_times_n_minus_one_steps(size: 
 
 
 def test_no_ranks_are_no_ring() -> None:
-    with pytest.raises(UsageError, match="^there cannot be 0 ranks: give 1 or more$"):
+    with pytest.raises(UsageError, match=r"^there cannot be 0 ranks: give 1 or more$"):
         ring(0)

@@ -47,7 +47,7 @@ def test_a_reduce_scatter_and_an_allgather_make_an_allreduce() -> None:
 
 
 def test_only_a_reduce_scatter_and_an_allgather_fit_together() -> None:
-    with pytest.raises(ScheduleError, match="^both: down is of kind allgather where reduce_scatter was expected$"):
+    with pytest.raises(ScheduleError, match=r"^both: down is of kind allgather where reduce_scatter was expected$"):
         concatenate("both", empty(2, 2, "allgather", "down"), empty(2, 2, "reduce_scatter", "up"))
 
 

@@ -53,7 +53,7 @@ def test_several_ranks_may_reduce_into_one_chunk_in_one_step() -> None:
 
 
 def test_a_send_carries_what_its_rank_held_when_the_step_started() -> None:
-    with pytest.raises(ScheduleError, match=": rank 0 lacks the contribution of rank 2 to chunk 0$"):
+    with pytest.raises(ScheduleError, match=r": rank 0 lacks the contribution of rank 2 to chunk 0$"):
         verify(schedule_of([plus(2, 1), plus(1, 0)], collective="reduce_scatter"))
     verify(schedule_of([plus(2, 1)], [plus(1, 0)], collective="reduce_scatter"))
 
@@ -169,7 +169,7 @@ def mutants(draw: st.DrawFn) -> tuple[Schedule, Schedule]:
             schedule, other, [*schedule.steps[other].sends, send._replace(channel=draw(st.integers(0, 1)))]
         )
     fields = {"src": ranks, "dst": ranks, "chunk": chunks, "reduce": st.just(not send.reduce)}
-    altered = send._replace(**{kind: draw(fields[kind])})
+    altered = Send(**(send._asdict() | {kind: draw(fields[kind])}))
     assume(altered != send)
     return schedule, changed(schedule, step, [*sends, altered])
 
@@ -189,7 +189,7 @@ def test_no_single_change_escapes_on_the_links_that_the_schedule_needs(mutant: t
 
 
 def replayed(schedule: Schedule) -> list[list[int]]:
-    """What each rank holds of each chunk if rank r contributes (size + 1) ** r: how often each is counted can be read."""
+    """What each rank holds of each chunk if rank r contributes (size + 1) ** r, so that each count can be read."""
     held = [[(schedule.size + 1) ** rank] * schedule.n_chunks for rank in range(schedule.size)]
     for step in schedule.steps:
         before = [list(chunks) for chunks in held]
