@@ -93,6 +93,7 @@ namespace avx2 {
 
 static bool detect_avx2() {
     unsigned eax, ebx, ecx, edx;
+    __builtin_cpu_init();  // this may run before the constructor that does it
     // The compiler's test includes that the operating system saves the wide registers, but not every one knows F16C.
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }

@@ -153,12 +153,12 @@ struct Product {
 
 struct Min {
     template <class V>
-    static FUSIONCTL_LOOP V of(V a, V b) { return (a < b) | (a != a) ? a : b; }
+    static FUSIONCTL_LOOP V of(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 };
 
 struct Max {
     template <class V>
-    static FUSIONCTL_LOOP V of(V a, V b) { return (a > b) | (a != a) ? a : b; }
+    static FUSIONCTL_LOOP V of(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 };
 
 template <class T, class F>
