@@ -27,7 +27,7 @@ cdef enum:
     SETTLED = 2
     BARRIER = 2
     DOORBELL = 1           # tag of the message that asks an idle rank to take part
-    SPIN = 30_000          # ns without progress before the thread sleeps
+    SPIN = 60_000          # ns without progress before the thread sleeps
     SHORTEST_NAP = 5_000
     LONGEST_NAP = 1_000_000
     SECOND = 1_000_000_000
@@ -71,7 +71,8 @@ cdef class Engine:
     cdef vector[int] agreed
     cdef vector[Request] doorbells
     cdef Request exchange
-    cdef bint posted
+    cdef bint posted       # an exchange is in flight
+    cdef bint gathering    # so is a gather of the slow path
     cdef bint fresh        # the local set changed, or something was agreed: offer at once
     cdef bint news         # something to announce
     cdef bint queried      # a rank asks what everybody waits for
@@ -174,6 +175,14 @@ cdef class Engine:
         self.changed_groups.clear()
         return groups
 
+    def silence(self):
+        """The ranks have just told each other what they wait for: no question is open, and none due for a while."""
+        cdef bint rung = True
+        self.stall_told_at = now_ns()
+        while rung:
+            self.check(mpi.drain(DOORBELL, self.byte, self.comm, &rung))
+        self.queried = False
+
     def signature(self, int slot) -> tuple[int, tuple[int, ...]]:
         """Dtype code and shape that the slot's last submission had."""
         return self.board.slot(slot).dtype, tuple(self.board.slot(slot).shape)
@@ -261,8 +270,12 @@ cdef class Engine:
         self.exchange_bytes += 8 * n
         if self.trace.on:
             self.stamp_offers()
-        self.check(mpi.iallreduce(self.offered.data(), self.result.data(), n, self.word, self.band, self.comm,
-                                  &self.exchange))
+        if self.size == 1:  # MPI would answer too, but more slowly
+            self.result = self.offered
+            self.exchange.done = True
+        else:
+            self.check(mpi.iallreduce(self.offered.data(), self.result.data(), n, self.word, self.band, self.comm,
+                                      &self.exchange))
 
     cdef void take_result(self) noexcept nogil:
         cdef int64_t now = now_ns()
@@ -360,11 +373,13 @@ cdef class Engine:
 
     cdef void await_request(self, Request* request) noexcept nogil:
         cdef bint moved
+        self.gathering = True
         while not request.done:
             moved = self.data.progress()
             self.check(mpi.test(request))
             if not request.done:
                 self.pause(moved)
+        self.gathering = False
 
     # -- sleep --------------------------------------------------------------------------------------------------------
 
@@ -377,7 +392,7 @@ cdef class Engine:
         quiet = now - self.quiet_since
         if quiet < SPIN or (self.data.busy() and now < self.data.patience()):
             sched_yield()
-        elif self.posted or self.data.busy():
+        elif self.posted or self.gathering or self.data.busy():
             self.board.doze(max(SHORTEST_NAP, min(quiet // 4, LONGEST_NAP)))
         elif self.table.has_offer():
             self.board.doze(max(SHORTEST_NAP, self.retry_at - now))

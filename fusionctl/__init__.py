@@ -1,0 +1,66 @@
+"""fusionctl: coordination and fusion middleware for data-parallel training on MPI.
+
+This module is the NumPy API; `fusionctl.tensorflow` and `fusionctl.keras` are the same engine for those frameworks.
+"""
+
+from fusionctl._version import __version__
+from fusionctl.arrays import (
+    allreduce,
+    allreduce_async,
+    barrier,
+    broadcast,
+    grouped_allreduce,
+    grouped_allreduce_async,
+)
+from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
+from fusionctl.request import ReduceOp
+from fusionctl.runtime import (
+    counters,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+__all__ = [
+    "Average",
+    "ConfigError",
+    "FusionctlError",
+    "MPIError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "PeerError",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "UsageError",
+    "__version__",
+    "allreduce",
+    "allreduce_async",
+    "barrier",
+    "broadcast",
+    "counters",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,43 @@
+"""The constant threshold: consecutive requests share a buffer while they fit it together.
+
+Four tensors of 3, 3, 3 and 8 bytes with a threshold of 6 become the buckets (0, 1), (2,) and (3,).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fusionctl.request import Bucket, Group
+
+
+def runs(nbytes: Sequence[int], threshold: int) -> tuple[range, ...]:
+    """Cut requests of these sizes into consecutive runs of at most `threshold` bytes.
+
+    A request that is larger stands alone; a threshold of 0 fuses nothing.
+    """
+    starts, filled = [0] if nbytes else [], 0
+    for i, size in enumerate(nbytes):
+        if i > 0 and (threshold == 0 or filled + size > threshold):
+            starts.append(i)
+            filled = 0
+        filled += size
+    return tuple(range(a, b) for a, b in zip(starts, [*starts[1:], len(nbytes)], strict=True))
+
+
+def fuse(group: Group, threshold: int) -> tuple[Bucket, ...]:
+    """Cut a group into buckets, each of one kind, ordered by the member of each that is ready last.
+
+    A function of the group alone, and so equal on all ranks and in every run.  A group that `fuses_whole` gives one
+    bucket per kind.
+    """
+    kinds: dict[object, list[int]] = defaultdict(list)
+    for index, request in enumerate(group.requests):
+        kinds[request.kind].append(index)
+    buckets = []
+    for members in kinds.values():
+        sizes = [group.requests[i].nbytes for i in members]
+        for run in (range(len(sizes)),) if group.fuses_whole else runs(sizes, threshold):
+            chosen = tuple(members[k] for k in run)
+            buckets.append(Bucket(group.name, chosen, sum(sizes[k] for k in run)))
+    return tuple(sorted(buckets, key=lambda bucket: bucket.members[-1]))
