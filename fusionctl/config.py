@@ -52,7 +52,8 @@ def _size(low: int, high: int) -> Kind:
 
 
 def _integer(low: int, high: int) -> Kind:
-    return Kind(lambda text: int(_within(_fraction(text), low, high, whole=True)), f"a whole number from {low} to {high}")
+    accepts = f"a whole number from {low} to {high}"
+    return Kind(lambda text: int(_within(_fraction(text), low, high, whole=True)), accepts)
 
 
 def _number(low: int, high: int, unit: str) -> Kind:
@@ -145,11 +146,9 @@ class Config:
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         for name, kinds in _variables().items():
-            read = ((variable, _read(variable, kind, environ)) for variable, kind in kinds.items() if variable in environ)
-            for variable, value in read:
-                if value is not None:
-                    values[name], origins[name] = value, variable
-                    break
+            set_by = next(_readings(kinds, environ), None)
+            if set_by is not None:
+                origins[name], values[name] = set_by
         return cls(**values, origins=origins, notes=(*_horovod_notes(origins, environ), *_unknown_notes(environ)))
 
     def describe(self) -> str:
@@ -158,7 +157,7 @@ class Config:
 
 
 def disagreements(configs: Sequence[Config]) -> str | None:
-    """Say which settings differ though all ranks must agree on them, `configs` being in rank order; None if none does."""
+    """Say which settings differ though all ranks (in the order of `configs`) must agree on them; None if none does."""
     texts = []
     for name in (f.name for f in fields(Config) if f.metadata.get("agree")):
         ranks: dict[str, list[int]] = {}
@@ -192,6 +191,13 @@ def _variables() -> dict[str, dict[str, Kind]]:
     return {f.name: {PREFIX + f.name.upper(): f.metadata["kind"], **f.metadata["horovod"]} for f in settings}
 
 
+def _readings(kinds: Mapping[str, Kind], environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for variable, kind in kinds.items():
+        value = _read(variable, kind, environ) if variable in environ else None
+        if value is not None:
+            yield variable, value
+
+
 def _read(variable: str, kind: Kind, environ: Mapping[str, str]) -> Any:
     text = environ[variable]
     try:
@@ -201,9 +207,10 @@ def _read(variable: str, kind: Kind, environ: Mapping[str, str]) -> Any:
 
 
 def _horovod_notes(origins: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    taken = [f"{variable} as {PREFIX}{name.upper()}" for name, variable in origins.items() if variable.startswith(HOROVOD)]
+    taken = {name: variable for name, variable in origins.items() if variable.startswith(HOROVOD)}
     if taken:
-        yield logging.WARNING, f"settings taken over from Horovod's variables: {', '.join(taken)}"
+        listed = ", ".join(f"{variable} as {PREFIX}{name.upper()}" for name, variable in taken.items())
+        yield logging.WARNING, f"settings taken over from Horovod's variables: {listed}"
     known = {variable for kinds in _variables().values() for variable in kinds}
     ignored = sorted(variable for variable in environ if variable.startswith(HOROVOD) and variable not in known)
     if ignored:
@@ -228,9 +235,9 @@ class Launcher(NamedTuple):
 def launcher_size(environ: Mapping[str, str] | None = None) -> Launcher | None:
     """How many ranks the launcher says it started, for comparison with MPI_COMM_WORLD; None where nothing is certain.
 
-    Nothing is certain when two kinds of mpirun are nested and contradict each other.  Slurm is asked last, since an mpirun
-    inside a step leaves the step's variables in sight, and only in a numbered step: the batch script and the interactive
-    shell are steps as well, and SLURM_NTASKS counts the whole allocation, in which anything may run.
+    Nothing is certain when two kinds of mpirun are nested and contradict each other.  Slurm is asked last, since an
+    mpirun inside a step leaves the step's variables in sight, and only in a numbered step: the batch script and the
+    interactive shell are steps as well, and SLURM_NTASKS counts the whole allocation, in which anything may run.
     """
     environ = os.environ if environ is None else environ
     said = [
