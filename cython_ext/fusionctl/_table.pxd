@@ -1,34 +1,50 @@
-# The compiled fast path: slot -> bucket -> bit.  Laws: nothing here communicates, sleeps or knows the time; bit order is
-# a function of agreed history only, never of local timing.
+# The fast path as a table: slot -> bucket -> bit.  Laws and conventions are in _table.pyx.
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
-cdef struct Entry:           # what one bit stands for
-    bint bound
-    int missing              # slots of the bucket that are not ready here
-    int64_t last_used        # tick of agreed history
-    int64_t executions       # since it was bound
-
 cdef class Table:
-    cdef vector[int] bits            # by slot, -1 where unbound
-    cdef vector[char] ready          # by slot
-    cdef vector[Entry] entries       # by bit
-    cdef vector[vector[int]] buckets # by bit
-    cdef int complete                # buckets that are complete here
-    cdef int64_t tick
+    cdef vector[vector[int]] slots_of     # per bit: the bucket's slots; empty when the bit is free
+    cdef vector[int] ready_in             # per bit: how many of them are ready and owned
+    cdef vector[int64_t] used             # per bit: the tick of its last agreement, or of its binding
+    cdef vector[int64_t] agreements       # per bit: since its binding
+    cdef vector[int] bit_of               # per slot; -1 when unbound
+    cdef vector[char] ready               # per slot
+    cdef vector[char] disowned            # per slot
+    cdef vector[uint64_t] complete        # the words of the offer, without their status bits
+    cdef int n_complete
+    cdef int n_bits                       # highest bound bit + 1
+    cdef int64_t tick                     # exchanges accepted so far
+    cdef public bint one_shot             # an agreed bucket must be bound anew before it is offered again
 
-    # 1: the slot's bucket is now complete here; 0: it is not; -1: the slot is bound to no bucket; -2: was ready before.
-    cdef int mark_ready(self, int slot) noexcept nogil
-    # A slot that failed or was withdrawn is no longer ready.
-    cdef void retract(self, int slot) noexcept nogil
-    # Words of an exchange: two status bits and one per bit up to the highest bound one.
-    cdef int n_words(self) noexcept nogil
-    # Bit 0 says RUNNING, bit 1 SETTLED, bit 2 + b that the bucket of bit b is complete here; all others are 0.  The AND
-    # over the ranks says who all run, whether nobody has anything new, and which buckets are complete everywhere.
+    # 1: its bucket is now complete here; 0: marked; -1: marked, but it has no bucket (any more); -2: was marked already.
+    cpdef int mark_ready(self, int slot) noexcept nogil
+
+    # A failed or withdrawn slot is no longer ready.
+    cpdef void retract(self, int slot) noexcept nogil
+
+    # What is submitted to this slot from now on does not fit its bucket: do not offer that before it is bound anew.
+    cpdef void disown(self, int slot) noexcept nogil
+
+    cpdef bint is_ready(self, int slot) noexcept nogil
+    cpdef bint is_bound(self, int slot) noexcept nogil
+
+    # Words of an exchange: ceil((2 + highest bound bit + 1) / 64), at least 1.
+    cpdef int n_words(self) noexcept nogil
+
+    # Whether a bucket is complete here and not yet agreed.
+    cpdef bint has_offer(self) noexcept nogil
+
+    # Write `n_words` words.
     cdef void offer(self, uint64_t* words, bint running, bint settled) noexcept nogil
-    cdef bint has_offer(self) noexcept nogil
-    # Appends the bits that all ranks offered, in bit order; their slots are then no longer ready.
+
+    # Take the AND of all ranks' offers: append the agreed bits, in bit order, and clear their slots' marks.
     cdef void accept(self, const uint64_t* words, vector[int]& agreed) noexcept nogil
+
+    # Slots of a bucket in bucket order; valid until the bit is bound or unbound.
     cdef const vector[int]* members(self, int bit) noexcept nogil
+
+    cdef int check(self, int bit, slots) except -1
     cdef void grow(self, int slot) noexcept nogil
-    cdef Entry* entry(self, int bit) except NULL
+    cdef void count(self, int bit) noexcept nogil
+    cdef void uncount(self, int bit) noexcept nogil
+    cdef void agree(self, int bit) noexcept nogil
