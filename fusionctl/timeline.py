@@ -1,12 +1,12 @@
 """Spans in, a Chrome trace out: the JSON array form that Perfetto and chrome://tracing read, one file for each rank.
 
-A file only grows, by whole lines, in one write for each batch, and every line but the last ends in a comma: what a killed
-rank leaves behind loads without repair in both viewers, which do not ask for the closing bracket.  A closed file is
-strict JSON.
+A file only grows, by whole lines, in one write for each batch.  The viewers do not ask for the closing bracket, so what
+a killed rank leaves behind loads; a closed file is strict JSON.  Only a kill in the middle of a write can tear the last
+line, which `load` then leaves out.
 
 Times are nanoseconds of CLOCK_MONOTONIC and become microseconds with three decimals; all ranks of one node share that
-clock.  The first event, START, also gives the time of day, by which nodes are aligned.  In a file pid is the rank, tid 0
-the engine's track, and each tensor has a track of its own.
+clock.  The first event, START, also gives the time of day, by which nodes are aligned.  In a file pid is the rank, tid
+0 the engine's track, and each tensor has a track of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECIMALS = tuple(f".{ns:03d}" for ns in range(1000))
 
 
 def trace_path(target: str | Path, rank: int) -> Path:
-    """The file of one rank: `t.json` is `t.rank0.json`, `t.rank1.json` ...; anything else is a folder of `rank0.json` ..."""
+    """The file of one rank: `t.rank0.json` for the target `t.json`, else `rank0.json` in a folder of that name."""
     path = Path(target)
     if path.suffix.lower() == ".json" and not path.is_dir():
         return path.with_suffix(f".rank{rank}{path.suffix}")
@@ -46,8 +46,8 @@ def trace_path(target: str | Path, rank: int) -> Path:
 class Timeline:
     """The trace of one rank, in a new file at or under `path` (see `trace_path`); any thread may write.
 
-    A disk that refuses a write ends the trace with a warning, never the training.  Raises ConfigError when the file cannot
-    be created.
+    A disk that refuses a write ends the trace with a warning, never the training.  Raises ConfigError when the file
+    cannot be created.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Timeline:
         self._tracks: dict[str, int] = {}
         self._names: list[str] = []
         self._dtypes: list[str] = []
+        self._phases: list[str] = []
         self._prefixes: dict[int, str] = {}
         self._fd = _create(self.path)
         self._write(f"[\n{self._metadata('process_name', name=f'rank {rank}')}")
@@ -90,13 +91,9 @@ class Timeline:
         About 1 µs a span: what does not change between spans of one slot and phase is formatted once.
         """
         with self._lock:
-            if (names, dtypes) != (self._names, self._dtypes):
-                self._names, self._dtypes, self._prefixes = list(names), list(dtypes), {}
+            self._describe(list(names), list(dtypes), list(phases))
             keys = ((spans["slot"].astype("i8") + 1) * len(phases) + spans["phase"]).tolist()
-            missing = sorted(set(keys) - self._prefixes.keys())
-            head = self._new_tracks([self._track_of(key // len(phases) - 1) for key in missing])
-            for key in missing:
-                self._prefixes[key] = self._prefix(key // len(phases) - 1, phases[key % len(phases)])
+            head = self._new_prefixes(sorted(set(keys) - self._prefixes.keys()))
             self._write(head + _format(spans, keys, self._prefixes))
 
     def flush(self) -> None:
@@ -114,8 +111,18 @@ class Timeline:
                 os.close(self._fd)
                 self._fd = -1
 
-    def _track_of(self, slot: int) -> str:
-        return ENGINE if slot < 0 else self._names[slot]
+    def _describe(self, names: list[str], dtypes: list[str], phases: list[str]) -> None:
+        if (names, dtypes, phases) != (self._names, self._dtypes, self._phases):
+            self._names, self._dtypes, self._phases, self._prefixes = names, dtypes, phases, {}
+
+    def _new_prefixes(self, keys: Sequence[int]) -> str:
+        """Format what spans of each key, (slot + 1) * phases + phase, begin with; returns the lines that name tracks."""
+        pairs = [divmod(key, len(self._phases)) for key in keys]
+        tracks = [self._names[slot1 - 1] if slot1 else ENGINE for slot1, _ in pairs]
+        head = self._new_tracks(tracks)
+        for key, track, (slot1, phase) in zip(keys, tracks, pairs, strict=True):
+            self._prefixes[key] = self._prefix(track, self._phases[phase], self._dtypes[slot1 - 1] if slot1 else None)
+        return head
 
     def _new_tracks(self, tracks: Sequence[str]) -> str:
         """The lines that name those tracks that no event was on before."""
@@ -134,11 +141,11 @@ class Timeline:
         place = f'"ph":"{ph}","pid":{self._rank},"tid":{self._tracks[track]}'
         return f'{{{place},"name":{_json(name)},"args":{_json(args)},{times}}}'
 
-    def _prefix(self, slot: int, phase: str) -> str:
+    def _prefix(self, track: str, phase: str, dtype: str | None) -> str:
         """A span of a batch up to its bytes."""
-        dtype = f'"dtype":{_json(self._dtypes[slot])},' if slot >= 0 else ""
-        place = f'"ph":"X","pid":{self._rank},"tid":{self._tracks[self._track_of(slot)]}'
-        return f'{{{place},"name":{_json(phase)},"args":{{{dtype}"bytes":'
+        place = f'"ph":"X","pid":{self._rank},"tid":{self._tracks[track]}'
+        typed = "" if dtype is None else f'"dtype":{_json(dtype)},'
+        return f'{{{place},"name":{_json(phase)},"args":{{{typed}"bytes":'
 
     def _write(self, text: str) -> None:
         rest = memoryview(text.encode("ascii"))
