@@ -1,0 +1,163 @@
+"""The compiled ops, loaded once, and the one way in which tensors go through the engine: submit each, wait for all.
+
+Law: within a graph nothing is chained, so ranks may trace in different orders; calls of functions run in the order of
+the programme, as in eager mode.  `_tf.pyx` says how each op achieves its part.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from fusionctl import runtime
+from fusionctl.errors import FusionctlError, UsageError
+from fusionctl.request import Group, Request
+from fusionctl.tensorflow.names import settle_name
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outside_autograph(function: Function) -> Function:
+    """Keep AutoGraph, which rewrites what a tf.function calls, out of our Python: it runs in the trace as it is."""
+    return cast(Function, tf.autograph.experimental.do_not_convert(function))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a slot stands for: a request and the name of its group."""
+
+    group: str
+    request: Request
+
+
+members: dict[int, Member] = {}
+"""By slot; the gradient rules, which see only slots, need it for as long as traced functions live."""
+
+
+def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group]) -> list[tf.Tensor]:
+    """Submit every tensor the moment it exists, and deliver all results by one wait that blocks no thread.
+
+    `tensors` and the results follow the groups' requests, one group after the other.  In a tf.function the groups are
+    registered once, in the trace.  A step fails with tf.errors.InvalidArgumentError for a tensor that is still in
+    flight, FailedPreconditionError where the ranks' metadata differ, AbortedError when a rank has left, InternalError
+    when MPI fails.  Inputs live in host memory.
+    """
+    groups = [settle_name(group) for group in groups]
+    slots = [slot for group in groups for slot in runtime.current().register(group)]
+    requests = [Member(group.name, request) for group in groups for request in group.requests]
+    members.update(zip(slots, requests, strict=True))
+    tick = current_tick()
+    pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
+    results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
+    if not tf.executing_eagerly():
+        run_unordered(results[0].op)
+    return results
+
+
+def static_shape(tensor: tf.Tensor) -> tuple[int, ...]:
+    """The tensor's shape as far as the graph knows it, -1 for what is known at run time only."""
+    if tensor.shape.rank is None:
+        return (-1,)
+    return tuple(-1 if length is None else length for length in tensor.shape.as_list())
+
+
+@functools.cache
+def ops() -> Any:
+    """The ops as Python functions; the first call loads them and starts TensorFlow's runtime to test them."""
+    spec = importlib.util.find_spec("fusionctl._tf")
+    if spec is None:
+        raise FusionctlError("fusionctl._tf, the compiled TensorFlow kernels, is missing; install fusionctl again")
+    library = tf.load_op_library(spec.origin)  # runs the constructor that registers the ops: before the import
+
+    from fusionctl import _tf
+
+    if _tf.problem() or not hasattr(library, "fusionctl_submit"):
+        raise FusionctlError(
+            f"TensorFlow {tf.__version__} did not take fusionctl's ops: {_tf.problem() or 'none was registered'}; "
+            "import fusionctl.tensorflow before fusionctl._tf, and use a TensorFlow that fusionctl was tested with"
+        )
+    _probe(library)
+    return library
+
+
+def _probe(library: Any) -> None:
+    """Complete a kernel after it has returned, which relies on an implementation detail of TensorFlow."""
+    try:
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                library.fusionctl_probe()
+                return
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            session.run(library.fusionctl_probe())
+    except tf.errors.UnimplementedError as error:
+        raise FusionctlError(
+            f"TensorFlow {tf.__version__} completes asynchronous kernels in a way that fusionctl does not know "
+            f"({error.message}); use a TensorFlow that fusionctl was tested with"
+        ) from error
+
+
+def current_tick() -> tf.Tensor:
+    """The tick of the graph that is being built, or of eager mode: what makes submissions depend on their run."""
+    if tf.executing_eagerly():
+        return _eager_tick()
+    graph = tf.compat.v1.get_default_graph()
+    tick = getattr(graph, "fusionctl_tick", None)
+    if tick is None:
+        refuse_xla(graph)
+        with tf.control_dependencies(None):  # outside of all loops of the graph
+            tick = graph.fusionctl_tick = ops().fusionctl_tick(_order())
+    return tick
+
+
+@functools.cache
+def _eager_tick() -> tf.Tensor:
+    with tf.device("CPU:0"):
+        return ops().fusionctl_tick(_order())
+
+
+def _order() -> tf.Tensor:
+    """A handle that the ticks of all graphs seem to write, so that calls of functions keep their order."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        if tf.executing_eagerly():
+            return _eager_order()
+        graph = tf.compat.v1.get_default_graph()
+        if not hasattr(graph, "fusionctl_order"):
+            graph.fusionctl_order = _handle()
+        return graph.fusionctl_order
+
+
+@functools.cache
+def _eager_order() -> tf.Tensor:
+    return _handle()
+
+
+def _handle() -> tf.Tensor:
+    return tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="fusionctl_order")
+
+
+def run_unordered(op: tf.Operation) -> None:
+    """Let a stateful op run always, but not in the order of the trace.
+
+    Where TensorFlow offers no such thing the waits of a graph run one after the other: slower, and still right, since
+    no submission depends on them.
+    """
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    run_independently = getattr(manager, "run_independently", None)
+    if run_independently is not None:
+        run_independently(op)
+
+
+def refuse_xla(graph: tf.Graph) -> None:
+    """UsageError inside tf.function(jit_compile=True)."""
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise UsageError(
+            "a collective inside tf.function(jit_compile=True): XLA cannot compile communication; compile only "
+            "functions that do not communicate, and leave jit_compile at False for the one that does "
+            "(in Keras: model.compile(..., jit_compile=False))"
+        )

@@ -1,0 +1,67 @@
+"""Names that are the same on all ranks: from variables, arguments and counts, never from generated op names."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from fusionctl.request import Group
+
+_unnamed = itertools.count()
+_variants: dict[str, list[tuple[object, ...]]] = {}
+
+
+def variable_names(variables: Sequence[Any]) -> list[str]:
+    """One name for each variable, of Keras or TensorFlow, or other source of a gradient; the second "w" is "w#2"."""
+    seen: Counter[str] = Counter()
+    names = []
+    for index, variable in enumerate(variables):
+        name = variable_name(variable, index)
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return names
+
+
+def variable_name(variable: Any, index: int) -> str:
+    """A Keras variable's path, a tf.Variable's name; other tensors are known by their position."""
+    path = getattr(variable, "path", None)
+    if isinstance(path, str):
+        return path
+    if isinstance(variable, tf.Variable):
+        return str(variable.name).removesuffix(":0")
+    return f"tensor.{index}"
+
+
+def default_name(collective: str) -> str:
+    """Name of an unnamed call: one for all eager ones, as each is over before the next; in graphs the n-th traced."""
+    return f"{collective}.eager" if tf.executing_eagerly() else f"{collective}.{next(_unnamed)}"
+
+
+def settle_name(group: Group) -> Group:
+    """The group under a name of its own.
+
+    A second use in one graph, where both may be in flight, is "name#2".  A group of the same name but another meaning
+    (op, factors, root, number of members) than some graph holds is "name~2": that graph keeps the slots it was traced
+    with.  Differing dtypes and shapes share a name, so that ranks which disagree are told so.
+    """
+    name = group.name if tf.executing_eagerly() else _name_in_graph(group.name)
+    meaning = tuple((r.collective, r.op, r.prescale, r.postscale, r.root) for r in group.requests)
+    variants = _variants.setdefault(name, [])
+    if meaning not in variants and (variants or not tf.executing_eagerly()):
+        variants.append(meaning)
+    index = variants.index(meaning) if variants else 0
+    return replace(group, name=name if index == 0 else f"{name}~{index + 1}")
+
+
+def _name_in_graph(name: str) -> str:
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "fusionctl_names"):
+        graph.fusionctl_names = Counter()
+    graph.fusionctl_names[name] += 1
+    uses = graph.fusionctl_names[name]
+    return name if uses == 1 else f"{name}#{uses}"

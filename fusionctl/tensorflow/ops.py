@@ -1,0 +1,126 @@
+"""Collectives on tensors, in eager mode and in graphs, with Horovod's names and arguments.
+
+All are differentiable (`backward.py`) and collective: every rank calls them with equal names, dtypes, shapes and ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fusionctl import runtime
+from fusionctl.errors import UsageError
+from fusionctl.request import ITEMSIZE, REDUCIBLE, Collective, Group, ReduceOp, Request
+from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
+from fusionctl.tensorflow.names import default_name
+from fusionctl.tensorflow.sparse import densify
+
+
+@outside_autograph
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+) -> tf.Tensor:
+    """Combine the ranks' tensors element by element; the result has the tensor's shape and dtype on every rank.
+
+    `op` is Average unless given; `average` is its older spelling.  dtypes: float16, bfloat16 (both accumulate in
+    float32), float32, float64, int32, int64 (exact mean, truncated toward zero).  Unnamed calls in graphs are
+    matched by the order of the trace, so name what the ranks may trace in different orders.  IndexedSlices come back
+    dense.  The devices are Horovod's and have no effect, nor has `ignore_name_scope`: names never contain the scope.
+    """
+    return grouped_allreduce(
+        [tensor],
+        average,
+        device_dense,
+        device_sparse,
+        compression,
+        op,
+        prescale_factor,
+        postscale_factor,
+        name or default_name("allreduce"),
+    )[0]
+
+
+@outside_autograph
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+) -> list[tf.Tensor]:
+    """All-reduce several tensors as one fused group; dtypes may differ.  Arguments are those of `allreduce`."""
+    if not tensors:
+        return []
+    dense = [densify(tensor) for tensor in tensors]
+    sent = [compression.compress(tensor) for tensor in dense]
+    name = name or default_name("grouped_allreduce")
+    requests = tuple(
+        Request(
+            name if len(sent) == 1 else f"{name}.{index}",
+            Collective.ALLREDUCE,
+            tensor.dtype.name,
+            static_shape(tensor),
+            choose_op(average, op),
+            prescale_factor,
+            postscale_factor,
+        )
+        for index, tensor in enumerate(sent)
+    )
+    for request, tensor in zip(requests, sent, strict=True):
+        check_reducible(request.name, tensor)
+    received = exchange(sent, [Group(name, requests, fuses_whole=len(requests) > 1)])
+    return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, dense, strict=True)]
+
+
+@outside_autograph
+def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+    """The root rank's tensor on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or default_name("broadcast")
+    request = broadcast_request(name, tensor, root_rank)
+    return exchange([tensor], [Group(name, (request,))])[0]
+
+
+def broadcast_request(name: str, tensor: tf.Tensor, root_rank: int) -> Request:
+    """The request of a broadcast, checked."""
+    size = runtime.current().size
+    if not 0 <= root_rank < size:
+        raise UsageError(f"root_rank is {root_rank}, but the ranks are 0 to {size - 1}")
+    if tensor.dtype.name not in ITEMSIZE:
+        raise UsageError(
+            f"tensor '{name}' has dtype {tensor.dtype.name}; broadcast accepts {', '.join(ITEMSIZE)}: cast it"
+        )
+    return Request(name, Collective.BROADCAST, tensor.dtype.name, static_shape(tensor), root=root_rank)
+
+
+def choose_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """The op that two spellings of it mean."""
+    if average is not None and op is not None:
+        raise UsageError(f"both average={average} and op={op!r} are given; pass op only")
+    if average is not None:
+        return ReduceOp.AVERAGE if average else ReduceOp.SUM
+    return ReduceOp.AVERAGE if op is None else ReduceOp(op)
+
+
+def check_reducible(name: str, tensor: tf.Tensor) -> None:
+    """UsageError for a dtype that cannot be reduced."""
+    if tensor.dtype.name not in REDUCIBLE:
+        accepted = ", ".join(dtype for dtype in ITEMSIZE if dtype in REDUCIBLE)
+        raise UsageError(f"tensor '{name}' has dtype {tensor.dtype.name}; allreduce accepts {accepted}: cast it")
