@@ -11,12 +11,13 @@ cdef class Table:
     cdef vector[char] ready               # per slot
     cdef vector[char] disowned            # per slot
     cdef vector[uint64_t] complete        # the words of the offer, without their status bits
-    cdef int n_complete
+    cdef int n_complete                   # buckets
+    cdef int n_loose                      # ready slots without a bucket
     cdef int n_bits                       # highest bound bit + 1
     cdef int64_t tick                     # exchanges accepted so far
     cdef public bint one_shot             # an agreed bucket must be bound anew before it is offered again
 
-    # 1: its bucket is now complete here; 0: marked; -1: marked, but it has no bucket (any more); -2: was marked already.
+    # 1: its bucket is now complete here; 0: marked; -1: marked, but it has no bucket (now); -2: was marked already.
     cpdef int mark_ready(self, int slot) noexcept nogil
 
     # A failed or withdrawn slot is no longer ready.
@@ -31,7 +32,8 @@ cdef class Table:
     # Words of an exchange: ceil((2 + highest bound bit + 1) / 64), at least 1.
     cpdef int n_words(self) noexcept nogil
 
-    # Whether a bucket is complete here and not yet agreed.
+    # Whether the others alone could bring something here forward: a bucket is complete, or a ready slot has no bucket
+    # yet.  A rank that has this takes part in exchanges although it has nothing new to say.
     cpdef bint has_offer(self) noexcept nogil
 
     # Write `n_words` words.

@@ -1,4 +1,4 @@
-"""The compiled fast path: which bucket each slot belongs to, which bit each bucket has, which buckets are complete here.
+"""The compiled fast path: the bucket of each slot, the bit of each bucket, and which buckets are complete here.
 
 Laws: nothing here communicates, sleeps, reads a clock or starts a thread; bindings, and so the order of bits, are a
 function of agreed history only, never of local timing.  One thread uses a table.
@@ -10,7 +10,7 @@ bucket offers 0, which can only delay it.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
 cdef extern from *:
@@ -53,13 +53,13 @@ cdef class Table:
         for slot in bucket:
             self.bit_of[slot] = bit
             if self.ready[slot]:
+                self.n_loose -= 1
                 self.count(bit)
 
     def unbind(self, int bit):
         """Forget the bucket behind `bit`: its slots become unbound and keep their ready marks."""
         for slot in self.slots_of[bit]:
-            if self.ready[slot] and not self.disowned[slot]:
-                self.uncount(bit)
+            self.disown(slot)
             self.bit_of[slot] = -1
             self.disowned[slot] = False
         self.slots_of[bit].clear()
@@ -97,21 +97,26 @@ cdef class Table:
         self.ready[slot] = True
         bit = self.bit_of[slot]
         if bit < 0 or self.disowned[slot]:
+            self.n_loose += 1
             return -1
         self.count(bit)
         return self.ready_in[bit] == <int>self.slots_of[bit].size()
 
     cpdef void retract(self, int slot) noexcept nogil:
-        self.grow(slot)
-        if self.ready[slot] and self.is_bound(slot):
-            self.uncount(self.bit_of[slot])
+        if not self.is_ready(slot):
+            return
         self.ready[slot] = False
+        if self.is_bound(slot):
+            self.uncount(self.bit_of[slot])
+        else:
+            self.n_loose -= 1
 
     cpdef void disown(self, int slot) noexcept nogil:
         if not self.is_bound(slot):
             return
         if self.ready[slot]:
             self.uncount(self.bit_of[slot])
+            self.n_loose += 1
         self.disowned[slot] = True
 
     cpdef bint is_ready(self, int slot) noexcept nogil:
@@ -126,7 +131,7 @@ cdef class Table:
         return (self.n_bits + N_STATUS + WORD - 1) // WORD
 
     cpdef bint has_offer(self) noexcept nogil:
-        return self.n_complete > 0
+        return self.n_complete > 0 or self.n_loose > 0
 
     cdef void offer(self, uint64_t* words, bint running, bint settled) noexcept nogil:
         cdef size_t n = self.n_words()

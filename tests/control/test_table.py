@@ -60,10 +60,27 @@ def test_agreed_bits_come_in_order_and_clear_their_marks() -> None:
 def test_slots_that_are_ready_before_their_bucket_is_bound_count() -> None:
     table = Table()
     assert [table.mark_ready(0), table.mark_ready(1)] == [-1, -1]
-    assert not table.has_offer()
     table.bind(0, [0, 1])
-    assert table.has_offer()
     assert table.words(False, False) == [2**2]
+
+
+def test_the_others_can_bring_forward_what_is_complete_or_has_no_bucket_yet() -> None:
+    table = table_of([0, 1])
+    history = [table.has_offer()]
+    for change, slot in [
+        (table.mark_ready, 0),
+        (table.mark_ready, 2),
+        (table.retract, 2),
+        (table.disown, 0),
+        (table.unbind, 0),
+        (table.mark_ready, 1),
+        (table.retract, 0),
+    ]:
+        change(slot)
+        history.append(table.has_offer())
+    table.bind(0, [0, 1])
+    assert history == [False, False, True, False, True, True, True, True]
+    assert not table.has_offer()
 
 
 def test_unbinding_keeps_the_marks() -> None:
@@ -94,10 +111,10 @@ def test_a_disowned_slot_keeps_its_bucket_back_until_it_is_bound_anew() -> None:
     table.disown(0)
     assert [table.is_bound(0), table.is_bound(1)] == [False, True]
     assert [table.mark_ready(1), table.mark_ready(0)] == [0, -2]
-    assert not table.has_offer()
+    assert table.words(False, False) == [0]
     table.unbind(0)
     table.bind(0, [0, 1])
-    assert table.has_offer()
+    assert table.words(False, False) == [2**2]
 
 
 def test_a_disowned_slot_says_that_it_has_no_bucket() -> None:
@@ -196,5 +213,5 @@ def test_the_and_of_the_offers_is_what_is_complete_everywhere(buckets: list[int]
     assert [table.take(result) for table in tables] == [expected] * len(tables)
     for table, mine in zip(tables, ready, strict=True):
         left = [bit for bit, bucket in enumerate(slots) if bit not in expected and mine.issuperset(bucket)]
-        assert table.has_offer() == bool(left)
+        assert table.has_offer() == (bool(left) or any(slot >= sum(buckets) for slot in mine))
         assert sum(word << 64 * i for i, word in enumerate(table.words(False, False))) == sum(2 ** (2 + b) for b in left)
