@@ -1,0 +1,42 @@
+"""fusionctl for Keras 3 on TensorFlow: wrap the optimizer, broadcast the first weights, average the metrics."""
+
+import keras
+
+from fusionctl.errors import UsageError
+
+if keras.backend.backend() != "tensorflow":
+    raise UsageError(f"fusionctl.keras needs Keras on TensorFlow, but its backend is {keras.backend.backend()}")
+
+from fusionctl.keras import callbacks
+from fusionctl.keras.optimizer import DistributedOptimizer
+from fusionctl.tensorflow import (
+    Average,
+    Compression,
+    Sum,
+    allreduce,
+    broadcast,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Sum",
+    "allreduce",
+    "broadcast",
+    "callbacks",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
