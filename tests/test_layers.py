@@ -1,0 +1,94 @@
+"""The law of the layers: imports go down only, and siblings on a row never import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROWS = (
+    {"errors", "_version", "_board", "_data", "_engine", "_kernels", "_mpi", "_table", "_tf"},
+    {"config", "request", "timeline"},
+    {"plan"},
+    {"control", "data", "fusion", "sim"},
+    {"runtime", "registry", "recorder"},
+    {"arrays", "tensorflow"},
+    {"keras", "cli"},
+)
+"""Modules and packages of fusionctl, lowest row first.  The Keras wrapper stands on the TensorFlow ops and on NumPy's."""
+
+TOGETHER = ({"runtime", "registry", "recorder"},)
+"""Modules of one row that are parts of one thing."""
+
+HOMES = {
+    "mpi4py": {"runtime", "data"},
+    "tensorflow": {"tensorflow", "keras"},
+    "keras": {"keras"},
+    "os.environ": {"config"},
+}
+"""What only these may use."""
+
+SOURCE = Path(__file__).parents[1] / "fusionctl"
+FILES = sorted(SOURCE.rglob("*.py"))
+ROW = {name: number for number, names in enumerate(ROWS) for name in names}
+
+
+def home(path: Path) -> str:
+    """The module or package of fusionctl that a file belongs to."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of all that is imported, wherever in the file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def uses(tree: ast.AST) -> set[str]:
+    """Top-level names of foreign packages, and os.environ however it is spelt."""
+    foreign = {name.split(".")[0] for name in imports(tree)}
+    reads = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | set(imports(tree))
+    return foreign | ({"os.environ"} if reads & {"os.environ", "os.getenv", "os.putenv"} else set())
+
+
+def own(tree: ast.AST) -> set[str]:
+    """The modules and packages of fusionctl that a file imports; the package itself stands for the NumPy API."""
+    names = [name.split(".") for name in imports(tree)]
+    return {parts[1] if parts[1:] and parts[1] in ROW else "arrays" for parts in names if parts[0] == "fusionctl"}
+
+
+def forbidden(importer: str, imported: str) -> bool:
+    """Whether an import goes up, or sideways."""
+    together = any({importer, imported} <= parts for parts in TOGETHER)
+    return importer != imported and not together and ROW[imported] >= ROW[importer]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_imports_go_down(path: Path) -> None:
+    tree, here = ast.parse(path.read_text()), home(path)
+    if here != "__init__":
+        assert here in ROW
+        assert {name for name in own(tree) if forbidden(here, name)} == set()
+    assert {name for name in uses(tree) if here not in HOMES.get(name, {here})} == set()
+
+
+def test_the_rules_bite() -> None:
+    tree = ast.parse(
+        "import os, mpi4py.MPI\nfrom fusionctl import runtime, allreduce\nx = os.environ['A']\nimport fusionctl.plan"
+    )
+    assert own(tree) == {"runtime", "arrays", "plan"}
+    assert uses(tree) == {"os", "mpi4py", "fusionctl", "os.environ"}
+    allowed = [("plan", "errors"), ("keras", "tensorflow"), ("recorder", "registry")]
+    refused = [("plan", "control"), ("control", "data"), ("arrays", "tensorflow")]
+    assert [forbidden(*pair) for pair in allowed + refused] == [False] * 3 + [True] * 3
+
+
+def test_every_module_has_a_row() -> None:
+    assert sum(map(len, ROWS)) == len(ROW)
+    assert {home(path) for path in FILES} - {"__init__"} <= ROW.keys()
