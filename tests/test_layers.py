@@ -17,7 +17,7 @@ ROWS = (
     {"arrays", "tensorflow"},
     {"keras", "cli"},
 )
-"""Modules and packages of fusionctl, lowest row first.  The Keras wrapper stands on the TensorFlow ops and on NumPy's."""
+"""Modules and packages of fusionctl, lowest row first; the Keras wrapper stands on the ops for TensorFlow and NumPy."""
 
 TOGETHER = ({"runtime", "registry", "recorder"},)
 """Modules of one row that are parts of one thing."""
