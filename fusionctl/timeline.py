@@ -116,7 +116,7 @@ class Timeline:
             self._names, self._dtypes, self._phases, self._prefixes = names, dtypes, phases, {}
 
     def _new_prefixes(self, keys: Sequence[int]) -> str:
-        """Format what spans of each key, (slot + 1) * phases + phase, begin with; returns the lines that name tracks."""
+        """Format the beginnings of keys, (slot + 1) * phases + phase; returns the lines that name new tracks."""
         pairs = [divmod(key, len(self._phases)) for key in keys]
         tracks = [self._names[slot1 - 1] if slot1 else ENGINE for slot1, _ in pairs]
         head = self._new_tracks(tracks)
