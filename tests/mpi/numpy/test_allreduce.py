@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 import fusionctl
 
+SIZES = (1, 2, 3, 4, 8, 16)
 FLOATS = ("float16", "float32", "float64")
 INTS = ("int32", "int64")
 SHAPES = ((), (1,), (3,), (17, 5), (1000, 7), (0,), (4, 0, 2))

@@ -8,6 +8,8 @@ import numpy as np
 
 import fusionctl
 
+SIZES = (1, 2, 3, 4, 8, 16)
+
 
 def counted(step: Callable[[], object], times: int) -> dict[str, int]:
     """What `times` steps added to the counters; the first step, which negotiates, is not counted."""
