@@ -18,7 +18,8 @@ from mpi4py import MPI
 from fusionctl import _board, _engine, _mpi
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, launcher_size, set_up_logging
-from fusionctl.control.negotiation import digest, ranks
+from fusionctl.control.difference import ranks
+from fusionctl.control.negotiation import digest
 from fusionctl.control.protocol import Control
 from fusionctl.control.stall import RankState, report
 from fusionctl.data.dispatch import programs
@@ -183,6 +184,7 @@ class Runtime:
         self._engine.fail(_registry.by_name[name].number, MISMATCH, message)
 
     def _announce_what_was_submitted(self) -> None:
+        self._engine.disown_stale()
         for number in self._engine.take_changed():
             registered = _registry.restate_from_engine(number, self._engine)
             self._control.register(registered.group, registered.slots)

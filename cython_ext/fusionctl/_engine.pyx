@@ -64,6 +64,7 @@ cdef class Engine:
     cdef vector[uint64_t] offered
     cdef vector[uint64_t] result
     cdef vector[int64_t] offered_at
+    cdef vector[int] stale
     cdef vector[int] submitted
     cdef vector[int] restated
     cdef vector[int] unbound
@@ -163,6 +164,12 @@ cdef class Engine:
         for slot in self.board.fail_group(group, status, message.encode()):
             self.table.retract(slot)
 
+    def disown_stale(self):
+        """Let go of slots that were registered anew; before their new version is announced, so that it is not lost."""
+        self.board.take_stale(self.stale)
+        for slot in self.stale:
+            self.table.disown(slot)
+
     def take_unbound(self) -> list[int]:
         """Slots that were submitted but belong to no agreed bucket."""
         slots = list(self.unbound)
@@ -227,7 +234,9 @@ cdef class Engine:
         cdef int code
         if not self.board.belled():
             return False
-        self.board.take(self.submitted, self.restated)
+        self.board.take(self.stale, self.submitted, self.restated)
+        for slot in self.stale:
+            self.table.disown(slot)
         for slot in self.submitted:
             code = self.table.mark_ready(slot)
             if code == 1:

@@ -151,6 +151,8 @@ class Board {
         std::lock_guard<std::mutex> lock(mutex_);
         slots_[id].dtype = dtype;
         slots_[id].shape = shape;
+        stale_.push_back(id);
+        wake();
     }
 
     // -- engine thread -----------------------------------------------------------------------------------------
@@ -167,13 +169,23 @@ class Board {
         closed_message_ = message;
     }
 
-    void take(std::vector<int>& submitted, std::vector<int>& restated) {
+    // Slots that no longer fit what was agreed for them, submitted slots, and groups whose submissions restated them;
+    // the first come first, since they may be among the second.
+    void take(std::vector<int>& stale, std::vector<int>& submitted, std::vector<int>& restated) {
         std::lock_guard<std::mutex> lock(mutex_);
+        stale.swap(stale_);
         submitted.swap(submitted_);
         restated.swap(restated_);
+        stale_.clear();
         submitted_.clear();
         restated_.clear();
         bell_ = false;
+    }
+
+    void take_stale(std::vector<int>& stale) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stale.swap(stale_);
+        stale_.clear();
     }
 
     bool belled() {
@@ -305,7 +317,10 @@ class Board {
         if (!group.held) return;
         for (int member : group.members)
             if (slots_[member].state == Slot::SUBMITTED) submitted_.push_back(member);
-        if (group.restated) restated_.push_back(id);
+        if (group.restated) {
+            restated_.push_back(id);
+            stale_.insert(stale_.end(), group.members.begin(), group.members.end());
+        }
         group.restated = false;
         wake();
     }
@@ -352,6 +367,7 @@ class Board {
     std::condition_variable bell_cv_;
     std::deque<Slot> slots_;
     std::deque<Group> groups_;
+    std::vector<int> stale_;
     std::vector<int> submitted_;
     std::vector<int> restated_;
     bool open_ = false;

@@ -1,6 +1,10 @@
-"""Negotiation, cache and table together: what a rank does with each outcome of the slow path.
+"""Negotiation, cache and table together: what a rank announces, and what it does with the outcome of the slow path.
 
-Laws: nothing here communicates or sleeps; given the same payloads, every rank binds the same bits to the same buckets.
+Laws: nothing here communicates or sleeps.  Given the same payloads, every rank binds the same bits to the same buckets.
+A group is bound from the verdict that all ranks announced the same, until somebody announces it anew or the cache needs
+its bits.  A rank where tensors of an ended agreement are pending announces the group again; elsewhere that waits for the
+next submission.  So every submission leads to an announcement or a bit.
+
 The runtime and the tests of the protocol run this same code; they differ in what the hooks do.
 """
 
@@ -11,12 +15,13 @@ from typing import Protocol
 
 from fusionctl._table import Table
 from fusionctl.control.cache import ResponseCache
+from fusionctl.control.difference import by_key
 from fusionctl.control.negotiation import Negotiation
 from fusionctl.request import Bucket, Group
 
 
 class Hooks(Protocol):
-    """What the slow path changes outside the control plane."""
+    """What the slow path changes outside the control plane; called during `settle`."""
 
     def bind(self, bit: int, group: Group, bucket: Bucket, slots: Sequence[int]) -> None:
         """Let a bit stand for a bucket of these slots: binds it in the table."""
@@ -25,11 +30,16 @@ class Hooks(Protocol):
         """Forget what a bit stands for: unbinds it in the table."""
 
     def fail(self, name: str, message: str) -> None:
-        """Fail this rank's submissions of a group that the ranks disagree about."""
+        """Fail what this rank has submitted of a group, or submits next, and retract it in the table."""
 
 
 class Control:
-    """One rank's control plane; `register` and `needs` queue announcements, `settle` carries out the verdicts."""
+    """One rank's control plane.
+
+    `register` may come from any thread, all else from the engine's; the caller lets one in at a time.  A rank tells the
+    engine, before anything is submitted to the slots of a group that it registers anew with other requests, to disown
+    these slots in the table: what is bound to them until the next slow path is the old version.
+    """
 
     def __init__(
         self,
@@ -40,57 +50,103 @@ class Control:
         table: Table,
         hooks: Hooks,
     ) -> None:
+        table.one_shot = capacity == 0
         self._negotiation = Negotiation(rank, size)
         self._cache = ResponseCache(capacity, table.last_used, table.executions)
         self._fuse = fuse
         self._table = table
         self._hooks = hooks
         self._known: dict[str, tuple[Group, Sequence[int]]] = {}
+        self._said: dict[str, tuple[Group, Sequence[int]]] = {}
+        self._evicted: set[str] = set()
+        self._warning: str | None = None
+        self._warned = False
 
     def register(self, group: Group, slots: Sequence[int]) -> None:
-        """Announce a group, or a new version of it."""
+        """Announce a group whose members have these slots, or a new version of it."""
         self._known[group.name] = (group, slots)
         self._negotiation.announce(group)
 
     def needs(self, group: Group, slots: Sequence[int]) -> None:
-        """A tensor of this group was submitted: announce the group unless it is agreed or announced."""
-        if group.name not in self._cache and not self._negotiation.is_announced(group.name):
+        """A tensor of this group was submitted and has no bucket: announce the group unless that is done."""
+        if not self._negotiation.is_announced(group.name) and not all(map(self._table.is_bound, slots)):
             self.register(group, slots)
 
     def has_news(self) -> bool:
         """Whether something waits to be announced."""
-        return self._negotiation.has_news()
+        return bool(self._negotiation.queued())
 
     def payload(self) -> bytes:
         """What this rank announces in this slow path."""
+        self._said.update((name, self._known[name]) for name in self._negotiation.queued())
         return self._negotiation.payload()
 
     def settle(self, payloads: Sequence[bytes]) -> None:
-        """Carry out what the payloads of all ranks, in rank order, lead to."""
+        """Carry out what the payloads of all ranks, in rank order, lead to; there may be news afterwards."""
         settlement = self._negotiation.settle(payloads)
+        ended = [*settlement.erased]
         for name in settlement.erased:
             self._unbind(name)
         for name, message in settlement.failed:
             self._hooks.fail(name, message)
         for group in settlement.agreed:
-            self._bind(group)
+            ended += self._bind(group)
+        for name in ended:
+            self._announce_if_pending(name)
 
     def waiting(self) -> dict[str, list[int]]:
         """Groups without a verdict, and the ranks that have not announced them."""
         return self._negotiation.waiting()
 
-    def _bind(self, group: Group) -> None:
+    def groups(self) -> list[Group]:
+        """The groups that this rank has announced, in their last version."""
+        return [group for group, _ in self._known.values()]
+
+    def take_warning(self) -> str | None:
+        """What the user should be told once, or None; the same on all ranks."""
+        warning, self._warning = self._warning, None
+        return warning
+
+    def _bind(self, group: Group) -> list[str]:
+        """Give an agreed group its bits; returns the groups that had to go for it."""
         buckets = self._fuse(group)
-        for name in self._cache.make_room(len(buckets)):
+        evicted = self._cache.make_room(len(buckets))
+        for name in evicted:
             self._negotiation.forget(name)
             self._unbind(name)
-        _, slots = self._known[group.name]
+        slots = self._slots_of(group)
         for bit, bucket in zip(self._cache.insert(group.name, len(buckets)), buckets, strict=True):
             self._hooks.bind(bit, group, bucket, [slots[i] for i in bucket.members])
+        if group.name in self._negotiation.queued():  # changed here again since this version was announced
+            for slot in slots:
+                self._table.disown(slot)
+        self._note(group.name, evicted)
+        return evicted
+
+    def _slots_of(self, group: Group) -> list[int]:
+        """This rank's slots, in the order in which the agreed group has the members."""
+        said, slots = self._said[group.name]
+        mine = by_key(said)
+        return [slots[mine[key]] for key in by_key(group)]
 
     def _unbind(self, name: str) -> None:
         for bit in self._cache.erase(name):
             self._hooks.unbind(bit)
+
+    def _announce_if_pending(self, name: str) -> None:
         group, slots = self._known[name]
-        if any(self._table.is_ready(slot) for slot in slots):
+        if any(map(self._table.is_ready, slots)):
             self.needs(group, slots)
+
+    def _note(self, name: str, evicted: Sequence[str]) -> None:
+        """Warn when a group comes back that was evicted: the working set does not fit the cache."""
+        if self._warned or self._cache.capacity == 0:
+            return
+        self._evicted.update(evicted)
+        if name in self._evicted:
+            self._warned = True
+            self._evicted.clear()
+            self._warning = (
+                f"group '{name}' is negotiated again because it was evicted from the response cache, which holds "
+                f"{self._cache.capacity} buckets; a larger cache capacity avoids this"
+            )
