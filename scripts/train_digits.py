@@ -1,4 +1,7 @@
-"""Train a Keras model on handwritten digits by model.fit, each rank on its share: mpirun -np 2 python scripts/train_digits.py"""
+"""Train a Keras model on handwritten digits by model.fit, each rank on its share.
+
+mpirun -np 2 python scripts/train_digits.py
+"""
 
 import argparse
 import os
@@ -44,7 +47,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     """Options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Train on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="samples per rank and step")
     return parser.parse_args()
@@ -60,7 +63,7 @@ def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
 
 
 def shard(x: np.ndarray, y: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's samples: on every rank the same number of full batches, for each step waits for all ranks."""
+    """The samples of this rank: on every rank the same number of full batches, for each step waits for all ranks."""
     count = len(x) // (fusion.size() * batch_size) * batch_size
     mine = slice(fusion.rank(), count * fusion.size(), fusion.size())
     return x[mine], y[mine]

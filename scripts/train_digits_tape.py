@@ -1,4 +1,7 @@
-"""Train on handwritten digits by a loop of one's own and a gradient tape: mpirun -np 2 python scripts/train_digits_tape.py"""
+"""Train on handwritten digits by a loop of one's own and a gradient tape.
+
+mpirun -np 2 python scripts/train_digits_tape.py
+"""
 
 import argparse
 import os
@@ -8,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import tensorflow as tf
-from train_digits import build_model, digits, parse_options, shard
+from train_digits import build_model, digits, parse_options, shard  # type: ignore[import-not-found]
 
 import fusionctl.tensorflow as fusion
 
@@ -22,8 +25,9 @@ def main() -> None:
     keras.utils.set_random_seed(fusion.rank())  # the broadcast makes the weights equal
 
     (x, y), (x_test, y_test) = digits()
+    x, y = shard(x, y, options.batch_size)
     model = build_model()
-    train(model, *shard(x, y, options.batch_size), options)
+    train(model, x, y, options)
 
     mine = slice(fusion.rank(), None, fusion.size())
     correct = tf.equal(tf.argmax(model(x_test[mine]), 1), y_test[mine])
@@ -41,7 +45,7 @@ def train(model: keras.Model, x: tf.Tensor, y: tf.Tensor, options: argparse.Name
     fusion.broadcast_variables([*model.variables, *optimizer.variables], root_rank=0)
     loss_of = keras.losses.SparseCategoricalCrossentropy()
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with fusion.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = loss_of(labels, model(images, training=True))

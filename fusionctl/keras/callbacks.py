@@ -57,8 +57,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         reduction = reduction_of(optimizer)
         if reduction is not None and not reduction.reached:
             raise FusionctlError(
-                f"the first step did not call apply() of optimizer '{optimizer.name}' ({reduction.name}), so no gradient "
-                "was averaged: let train_step() call optimizer.apply(gradients, model.trainable_variables)"
+                f"the first step did not call apply() of optimizer '{optimizer.name}' ({reduction.name}), so no "
+                "gradient was averaged: let train_step() call optimizer.apply(gradients, model.trainable_variables)"
             )
         # A train_step of the user's own may reduce by DistributedGradientTape instead.
         if reduction is None and fusionctl.size() > 1 and fusionctl.counters()["buckets"] == self._reduced_before:
@@ -100,8 +100,8 @@ def _averaged(keys: list[str], values: list[float]) -> dict[str, float]:
     average = fusionctl.allreduce(np.array([checksum, *values]), name="metrics of an epoch")
     if average[0] != checksum:
         raise MismatchError(
-            f"the ranks have different metrics; rank {fusionctl.rank()} has {', '.join(keys)}: compile the model and give "
-            "validation data alike on all ranks"
+            f"the ranks have different metrics; rank {fusionctl.rank()} has {', '.join(keys)}: compile the model "
+            "and give validation data alike on all ranks"
         )
     return dict(zip(keys, average[1:].tolist(), strict=True))
 
