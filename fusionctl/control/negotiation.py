@@ -1,28 +1,30 @@
 """The slow path as a pure object: what every rank has announced, and the verdict once all have.
 
-Laws: nothing here communicates or sleeps.  Every rank feeds the same payloads in the same order to `settle` and so holds
-the same state.  A verdict on a group falls when the last rank has announced it, on all ranks in the same exchange.  An
-announcement of an agreed group erases the agreement everywhere; each rank that needs the group announces its own version.
+Laws: nothing here communicates or sleeps.  Every rank feeds the same payloads in the same order to `settle` and so
+holds the same state.  A verdict on a group falls when the last rank has announced it, on all ranks in the same
+exchange.  An announcement that comes before the verdict replaces the rank's earlier one.  An announcement of an agreed
+group, equal or not, ends the agreement everywhere; each rank that needs the group announces its own version again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusionctl.control.difference import describe_difference
 from fusionctl.request import Collective, Group, ReduceOp, Request
-
-SHOWN = 3
-"""How many differences an error message tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What came out of one slow path: agreed groups, refused ones with the reason, and agreements that are void."""
+    """What came out of one slow path, equal on all ranks: agreed groups, failed ones (name, why), ended agreements.
+
+    The agreed are in canonical order: that of their first announcement, rank 0's before those of rank 1.  An agreed
+    group states its members as rank 0 does; the other ranks may have announced them in another order.
+    """
 
     agreed: tuple[Group, ...]
     failed: tuple[tuple[str, str], ...]
@@ -36,59 +38,69 @@ class Negotiation:
         self.rank = rank
         self.size = size
         self._queue: dict[str, Group] = {}
-        self._announced: dict[str, dict[int, Group]] = {}
+        self._announced: dict[str, dict[int, str]] = {}
         self._agreed: set[str] = set()
 
     def announce(self, group: Group) -> None:
         """Queue a group for the next payload; replaces an earlier version that waits there."""
         self._queue[group.name] = group
 
+    def queued(self) -> tuple[str, ...]:
+        """Names of the groups that the next payload announces."""
+        return tuple(self._queue)
+
     def is_announced(self, name: str) -> bool:
         """Whether this rank has announced a group on which no verdict has fallen."""
         return name in self._queue or self.rank in self._announced.get(name, ())
 
-    def has_news(self) -> bool:
-        """Whether something waits to be announced."""
-        return bool(self._queue)
-
     def payload(self) -> bytes:
-        """What this rank tells the others now; equal announcements give equal bytes."""
-        text = json.dumps([_encode(group) for group in self._queue.values()], separators=(",", ":"))
+        """What this rank tells the others now, one line a group; equal announcements give equal bytes."""
+        lines = [encode(group) for group in self._queue.values()]
         self._queue = {}
-        return text.encode()
+        return "\n".join(lines).encode("ascii")
 
     def settle(self, payloads: Sequence[bytes]) -> Settlement:
         """Enter the payloads of all ranks, in rank order, and judge what is complete."""
-        erased: dict[str, None] = {}
-        for rank, payload in enumerate(payloads):
-            for item in json.loads(payload):
-                group = _decode(item)
-                if group.name in self._agreed:
-                    self._agreed.remove(group.name)
-                    erased[group.name] = None
-                self._announced.setdefault(group.name, {})[rank] = group
-        complete = [name for name, versions in self._announced.items() if len(versions) == self.size]
+        announced = self._enter(payloads)
+        erased = tuple(name for name in announced if name in self._agreed)
+        self._agreed.difference_update(erased)
         agreed, failed = [], []
-        for name in complete:
-            versions = self._announced.pop(name)
-            difference = describe_difference([versions[rank] for rank in range(self.size)])
-            if difference is None:
+        for name in [name for name, lines in self._announced.items() if len(lines) == self.size]:
+            verdict = self._judge(self._announced.pop(name))
+            if isinstance(verdict, Group):
                 self._agreed.add(name)
-                agreed.append(versions[0])
+                agreed.append(verdict)
             else:
-                failed.append((name, difference))
-        return Settlement(tuple(agreed), tuple(failed), tuple(erased))
+                failed.append((name, verdict))
+        return Settlement(tuple(agreed), tuple(failed), erased)
 
     def forget(self, name: str) -> None:
-        """An agreed group was evicted."""
-        self._agreed.discard(name)
+        """End an agreement, on all ranks at the same point of their history."""
+        self._agreed.remove(name)
 
     def waiting(self) -> dict[str, list[int]]:
         """Groups without a verdict, and the ranks that have not announced them."""
         return {
-            name: [rank for rank in range(self.size) if rank not in versions]
-            for name, versions in self._announced.items()
+            name: [rank for rank in range(self.size) if rank not in lines] for name, lines in self._announced.items()
         }
+
+    def _enter(self, payloads: Sequence[bytes]) -> dict[str, None]:
+        """Names of the groups that the payloads announce, in canonical order."""
+        lines = {payload: payload.decode("ascii").splitlines() for payload in set(payloads)}
+        names = {line: decode(line).name for part in lines.values() for line in part}
+        announced: dict[str, None] = {}
+        for rank, payload in enumerate(payloads):
+            for line in lines[payload]:
+                announced[names[line]] = None
+                self._announced.setdefault(names[line], {})[rank] = line
+        return announced
+
+    def _judge(self, lines: dict[int, str]) -> Group | str:
+        versions: dict[str, list[int]] = {}
+        for rank in range(self.size):
+            versions.setdefault(lines[rank], []).append(rank)
+        told = [(decode(line), ranks) for line, ranks in versions.items()]
+        return describe_difference(told) or told[0][0]
 
 
 def digest(payload: bytes) -> bytes:
@@ -96,80 +108,22 @@ def digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
-def describe_difference(versions: Sequence[Group]) -> str | None:
-    """What differs between the ranks' versions of a group, with the ranks and the values; None if nothing does."""
-    if all(version == versions[0] for version in versions):
-        return None
-    found = list(_differences(versions))
-    more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
-    return "; ".join(found[:SHOWN]) + more + "; submit the same on every rank"
-
-
-def _differences(versions: Sequence[Group]) -> Iterable[str]:
-    by_name = [{request.name: request for request in version.requests} for version in versions]
-    name = versions[0].name
-    for tensor in dict.fromkeys(tensor for requests in by_name for tensor in requests):
-        holders = [rank for rank, requests in enumerate(by_name) if tensor in requests]
-        if len(holders) < len(versions):
-            missing = [rank for rank in range(len(versions)) if rank not in holders]
-            yield f"group '{name}' has tensor '{tensor}' on {ranks(holders)} but not on {ranks(missing)}"
-            continue
-        for field in ("collective", "dtype", "shape", "op", "prescale", "postscale", "root"):
-            yield from _field(f"tensor '{tensor}'", field, [getattr(requests[tensor], field) for requests in by_name])
-    yield from _field(f"group '{name}'", "fuses_whole", [version.fuses_whole for version in versions])
-    if all(requests.keys() == by_name[0].keys() for requests in by_name):
-        yield from _field(f"group '{name}'", "order", [tuple(requests) for requests in by_name])
-
-
-def _field(subject: str, field: str, values: Sequence[Any]) -> Iterable[str]:
-    holders: dict[Any, list[int]] = defaultdict(list)
-    for rank, value in enumerate(values):
-        holders[value].append(rank)
-    if len(holders) > 1:
-        told = [f"{_text(value)} on {ranks(who)}" for value, who in holders.items()]
-        yield f"{subject}: {field} is {', '.join(told[:-1])} and {told[-1]}"
-
-
-def _text(value: Any) -> str:
-    return value.name.lower() if isinstance(value, (ReduceOp, Collective)) else str(value)
-
-
-def ranks(members: Sequence[int]) -> str:
-    """Ranks as text: `rank 3`, `ranks 0-5, 7`."""
-    spans: list[list[int]] = []
-    for rank in members:
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'s' if len(members) > 1 else ''} {text}"
-
-
-def _encode(group: Group) -> list[Any]:
+def encode(group: Group) -> str:
+    """A group as one line of ASCII; floats are exact, and equal groups give equal lines."""
     requests = [
         [r.name, int(r.collective), r.dtype, r.shape, int(r.op), r.prescale.hex(), r.postscale.hex(), r.root]
         for r in group.requests
     ]
-    return [group.name, group.fuses_whole, requests]
+    return json.dumps([group.name, group.fuses_whole, requests], separators=(",", ":"))
 
 
-def _decode(item: list[Any]) -> Group:
-    name, fuses_whole, requests = item
-    return Group(
-        name,
-        tuple(
-            Request(
-                tensor,
-                Collective(collective),
-                dtype,
-                tuple(shape),
-                ReduceOp(op),
-                float.fromhex(prescale),
-                float.fromhex(postscale),
-                root,
-            )
-            for tensor, collective, dtype, shape, op, prescale, postscale, root in requests
-        ),
-        fuses_whole,
-    )
+def decode(line: str) -> Group:
+    """The group that a line stands for."""
+    name, fuses_whole, requests = json.loads(line)
+    return Group(name, tuple(map(_request, requests)), fuses_whole)
+
+
+def _request(fields: list[Any]) -> Request:
+    name, collective, dtype, shape, op, prescale, postscale, root = fields
+    scales = (float.fromhex(prescale), float.fromhex(postscale))
+    return Request(name, Collective(collective), dtype, tuple(shape), ReduceOp(op), *scales, root)

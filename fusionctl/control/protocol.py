@@ -2,8 +2,8 @@
 
 Laws: nothing here communicates or sleeps.  Given the same payloads, every rank binds the same bits to the same buckets.
 A group is bound from the verdict that all ranks announced the same, until somebody announces it anew or the cache needs
-its bits.  A rank where tensors of an ended agreement are pending announces the group again; elsewhere that waits for the
-next submission.  So every submission leads to an announcement or a bit.
+its bits.  A rank where tensors of an ended agreement are pending announces the group again; elsewhere that waits for
+the next submission.  So every submission leads to an announcement or a bit.
 
 The runtime and the tests of the protocol run this same code; they differ in what the hooks do.
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusionctl.control.negotiation import ranks
+from fusionctl.control.difference import ranks
+from fusionctl.request import Group
 
 SHOWN = 6
-"""Names told per line."""
+"""How many tensors, and how many ranks, one stall names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class RankState:
 
     def encode(self) -> bytes:
         """As bytes, to be gathered."""
-        return json.dumps([self.pending, self.where]).encode()
+        return json.dumps([self.pending, self.where]).encode("ascii")
 
     @classmethod
     def decode(cls, data: bytes) -> RankState:
@@ -30,34 +31,86 @@ class RankState:
         return cls(tuple((name, age) for name, age in pending), where)
 
 
-def report(states: Sequence[RankState], limit: float) -> list[str]:
-    """Lines for the tensors that some rank has waited for longer than `limit` seconds; none if no rank lacks them."""
-    ages = [dict(state.pending) for state in states]
-    stalled: dict[tuple[int, ...], list[str]] = {}
-    for name in dict.fromkeys(name for age in ages for name, seconds in age.items() if seconds > limit):
-        missing = tuple(rank for rank, age in enumerate(ages) if name not in age)
-        if missing:
-            stalled.setdefault(missing, []).append(name)
-    return [_line(states, ages, missing, names) for missing, names in stalled.items()]
+def stalled(states: Sequence[RankState], limit: float) -> dict[str, list[int]]:
+    """Tensors that some rank has waited for longer than `limit` seconds, and the ranks that have submitted them."""
+    late = dict.fromkeys(name for state in states for name, age in state.pending if age > limit)
+    submitted = [{name for name, _ in state.pending} for state in states]
+    return {name: [rank for rank, names in enumerate(submitted) if name in names] for name in late}
 
 
-def _line(
-    states: Sequence[RankState], ages: Sequence[Mapping[str, float]], missing: tuple[int, ...], names: list[str]
-) -> str:
-    waiting = [rank for rank in range(len(states)) if rank not in missing]
-    seconds = max(ages[rank][name] for rank in waiting for name in names if name in ages[rank])
-    instead = "; ".join(f"rank {rank} is at {states[rank].where} and {_waits_for(states[rank])}" for rank in missing)
-    return (
-        f"stalled for {seconds:.0f} s: {_names(names)} submitted on {ranks(waiting)}, but not on {ranks(missing)}. {instead}"
-    )
+def report(
+    states: Sequence[RankState],
+    limit: float,
+    groups: Iterable[Group] = (),
+    waiting: Mapping[str, Sequence[int]] | None = None,
+) -> list[str]:
+    """Lines about the tensors that some rank has waited for longer than `limit` seconds.
+
+    `states` are those of all ranks in rank order, `groups` what this rank has announced, `waiting` the groups without a
+    verdict and the ranks that have not announced them.
+    """
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name, submitted in stalled(states, limit).items():
+        together.setdefault(tuple(submitted), []).append(name)
+    lines = []
+    for ready, names in together.items():
+        if len(ready) == len(states):
+            lines.append(_held_back(states, names, groups))
+        else:
+            lines += _missed(states, names, ready, _unannounced(names, groups, waiting or {}))
+    return lines
 
 
-def _waits_for(state: RankState) -> str:
-    if not state.pending:
-        return "waits for no tensor"
-    return f"waits for {_names([name for name, _ in state.pending])}"
+def _missed(
+    states: Sequence[RankState], names: Sequence[str], ready: Sequence[int], unannounced: Mapping[int, str]
+) -> Iterable[str]:
+    missing = [rank for rank in range(len(states)) if rank not in ready]
+    yield f"{_age(states, names)}: {_tensors(names)} submitted on {ranks(ready)}, but not on {ranks(missing)}"
+    for rank in missing[:SHOWN]:
+        never = f" and has never announced group '{unannounced[rank]}'" if rank in unannounced else ""
+        yield f"  rank {rank} is at {states[rank].where}, waits for {_instead(states[rank])}{never}"
+    if len(missing) > SHOWN:
+        yield f"  and {len(missing) - SHOWN} more ranks"
 
 
-def _names(names: Sequence[str]) -> str:
+def _held_back(states: Sequence[RankState], names: Sequence[str], groups: Iterable[Group]) -> str:
+    """About tensors that all ranks have submitted: others that are reduced together with them are missing."""
+    text = f"{_age(states, names)}: {_tensors(names)} submitted on all ranks, but not all tensors of the same group"
+    present = {name for state in states for name, _ in state.pending}
+    lacking = [
+        request.name
+        for group in groups
+        if any(request.name in names for request in group.requests)
+        for request in group.requests
+        if request.name not in present
+    ]
+    return f"{text}: no rank has submitted {_listed(lacking)}" if lacking else text
+
+
+def _unannounced(names: Sequence[str], groups: Iterable[Group], waiting: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """The ranks that have not announced the group of one of these tensors, and that group."""
+    return {
+        rank: group.name
+        for group in groups
+        if group.name in waiting and any(request.name in names for request in group.requests)
+        for rank in waiting[group.name]
+    }
+
+
+def _age(states: Sequence[RankState], names: Sequence[str]) -> str:
+    wanted = set(names)
+    seconds = max(age for state in states for name, age in state.pending if name in wanted)
+    return f"stalled for {seconds:.0f} s"
+
+
+def _instead(state: RankState) -> str:
+    return _listed([name for name, _ in state.pending]) if state.pending else "no tensor"
+
+
+def _tensors(names: Sequence[str]) -> str:
+    return f"{_listed(names)} {'was' if len(names) == 1 else 'were'}"
+
+
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ("tensor " if len(names) == 1 else "tensors ") + ", ".join(f"'{name}'" for name in names[:SHOWN]) + more

@@ -16,13 +16,14 @@ def runs(nbytes: Sequence[int], threshold: int) -> tuple[range, ...]:
 
     A request that is larger stands alone; a threshold of 0 fuses nothing.
     """
-    starts, filled = [0] if nbytes else [], 0
+    cut: list[range] = []
+    start = filled = 0
     for i, size in enumerate(nbytes):
-        if i > 0 and (threshold == 0 or filled + size > threshold):
-            starts.append(i)
-            filled = 0
+        if i > start and (threshold == 0 or filled + size > threshold):
+            cut.append(range(start, i))
+            start, filled = i, 0
         filled += size
-    return tuple(range(a, b) for a, b in zip(starts, [*starts[1:], len(nbytes)], strict=True))
+    return (*cut, range(start, len(nbytes))) if nbytes else ()
 
 
 def fuse(group: Group, threshold: int) -> tuple[Bucket, ...]:

@@ -214,4 +214,5 @@ def test_the_and_of_the_offers_is_what_is_complete_everywhere(buckets: list[int]
     for table, mine in zip(tables, ready, strict=True):
         left = [bit for bit, bucket in enumerate(slots) if bit not in expected and mine.issuperset(bucket)]
         assert table.has_offer() == (bool(left) or any(slot >= sum(buckets) for slot in mine))
-        assert sum(word << 64 * i for i, word in enumerate(table.words(False, False))) == sum(2 ** (2 + b) for b in left)
+        as_one = sum(word << 64 * i for i, word in enumerate(table.words(False, False)))
+        assert as_one == sum(2 ** (2 + bit) for bit in left)
