@@ -38,11 +38,14 @@ def allreduce(
 ) -> Array:
     """Combine the ranks' arrays element by element; returns an array of the same shape and dtype on every rank.
 
-    The result is a new array, or `out`, which may be `array` itself.  dtypes: float16, bfloat16 (both accumulate in float32), float32, float64, int32, int64.  An average of integers is
-    the exact mean, truncated toward zero.  Raises MismatchError on every rank when shape, dtype or op differ.
+    The result is a new array, or `out`, which may be `array` itself.  dtypes: float16, bfloat16 (both accumulate in
+    float32), float32, float64, int32, int64.  An average of integers is the exact mean, truncated toward zero.
+    Raises MismatchError on every rank when shape, dtype or op differ.
     """
     outs = None if out is None else [out]
-    return _Call(Collective.ALLREDUCE, [array], name or "allreduce", op, prescale_factor, postscale_factor, outs).wait()[0]
+    return _Call(
+        Collective.ALLREDUCE, [array], name or "allreduce", op, prescale_factor, postscale_factor, outs
+    ).wait()[0]
 
 
 def grouped_allreduce(
@@ -167,8 +170,8 @@ def _address(array: Array) -> int:
 def _checked_out(name: str, array: Array, out: Array) -> Array:
     if out.dtype != array.dtype or out.shape != array.shape or not out.flags.c_contiguous or not out.flags.writeable:
         raise UsageError(
-            f"tensor '{name}' is {array.dtype.name}{array.shape}, but out is {out.dtype.name}{out.shape}: give a writable, "
-            "C-contiguous array of the same dtype and shape"
+            f"tensor '{name}' is {array.dtype.name}{array.shape}, but out is {out.dtype.name}{out.shape}: give a "
+            "writable, C-contiguous array of the same dtype and shape"
         )
     return out
 
@@ -176,5 +179,7 @@ def _checked_out(name: str, array: Array, out: Array) -> Array:
 def _checked_dtype(name: str, dtype: np.dtype[Any], collective: Collective) -> str:
     accepted = REDUCIBLE if collective is Collective.ALLREDUCE else ITEMSIZE.keys()
     if dtype.name not in accepted:
-        raise UsageError(f"tensor '{name}' has dtype {dtype.name}; {collective.name.lower()} accepts {', '.join(accepted)}")
+        what = collective.name.lower()
+        what = collective.name.lower()
+        raise UsageError(f"tensor '{name}' has dtype {dtype.name}; {what} accepts {', '.join(sorted(accepted))}")
     return dtype.name

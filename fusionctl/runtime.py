@@ -104,6 +104,7 @@ class Runtime:
     def wait_later(self, slots: Sequence[int], result: Callable[[], Any]) -> Future[Any]:
         """A future that becomes `result()` once the slots are done."""
         future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # what was submitted can not be taken back
         with self._lock:
             token = self._next_token
             self._next_token += 1
@@ -151,7 +152,7 @@ class Runtime:
     # -- hooks of the engine, on its thread with the GIL held -------------------------------------------------------
 
     def negotiate(self, queried: bool) -> None:
-        """The slow path: tell what is new here, hear what is new elsewhere, and bind what all ranks agree on."""
+        """The slow path: tell what is new here, hear what is new elsewhere, bind what all ranks agree on."""
         with self._lock:
             self._announce_what_was_submitted()
             payload = self._control.payload()
@@ -204,11 +205,12 @@ class Runtime:
                 self.log.warning(line)
 
     def leave(self) -> str:
-        """The ranks part because at least one of them stopped: the message for whatever is still pending here."""
-        stopped = [rank for rank, flag in enumerate(self._engine.gather(bytes([self._engine.stopped()]))) if flag[0]]
+        """The ranks part because at least one of them stopped: the message for what is still pending here."""
+        flags = self._engine.gather(bytes([self._engine.stopped()]))
+        stopped = [rank for rank, flag in enumerate(flags) if flag[0]]
         return (
-            f"the job ended before every rank submitted this tensor: {ranks(stopped)} left (shutdown(), or the programme "
-            "came to its end)"
+            f"the job ended before every rank submitted this tensor: {ranks(stopped)} left (by shutdown(), or at the "
+            "end of the programme)"
         )
 
     def fatal(self, error: BaseException) -> None:
@@ -218,10 +220,10 @@ class Runtime:
 
 
 def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
-    """Start fusionctl on this rank; collective over `comm` (default: COMM_WORLD, or the given ranks of it).
+    """Start fusionctl on this rank; collective over `comm` (default: COMM_WORLD; or some ranks of it).
 
-    Does nothing when already initialised.  Raises MPIError for a wrong launcher, a finalised MPI or a thread level below
-    MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
+    Does nothing when already initialised.  Raises MPIError for a wrong launcher, a finalised MPI or a thread level
+    below MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
     """
     global _runtime
     if _runtime is not None:
@@ -320,8 +322,8 @@ def check_mpi() -> None:
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         names = {MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE", MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED"}
         raise MPIError(
-            f"MPI was initialised with {names[MPI.Query_thread()]}, but fusionctl calls it from a thread of its own and "
-            "needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI"
+            f"MPI was initialised with {names[MPI.Query_thread()]}, but fusionctl calls it from a thread of its own "
+            "and needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before its import"
         )
     check_launcher()
 
@@ -333,8 +335,8 @@ def check_launcher() -> None:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         raise MPIError(
             f"{said.variable} says that {said.size} ranks were started, but MPI ({library}) sees "
-            f"{MPI.COMM_WORLD.Get_size()}: this mpirun belongs to another MPI than the one mpi4py loaded; use the mpirun "
-            f"beside {sys.executable}, or the one of that library"
+            f"{MPI.COMM_WORLD.Get_size()}: this mpirun belongs to another MPI than the one mpi4py loaded; use the "
+            f"mpirun beside {sys.executable}, or the one of that library"
         )
 
 

@@ -75,15 +75,17 @@ def submit(int slot, int dtype, tuple shape, size_t src, size_t dst) -> tuple[in
 def wait(slots) -> tuple[int, str]:
     """Sleep until these slots are done; status and message of the first that failed.  Signals are handled meanwhile."""
     cdef vector[int] ids = slots
-    cdef Latch latch
+    cdef Latch* latch = new Latch()  # stays behind when a signal raises, since the engine will open it yet
     cdef bint done = False
-    the_board.wait(ids.data(), <int>ids.size(), Latch.open, &latch)
+    the_board.wait(ids.data(), <int>ids.size(), Latch.open, latch)
     while not done:
         with nogil:
             done = latch.wait(200_000_000)
         if not done:
             PyErr_CheckSignals()
-    return latch.status, latch.message.decode()
+    status, message = latch.status, latch.message.decode()
+    del latch
+    return status, message
 
 
 def wait_later(slots, int64_t token):

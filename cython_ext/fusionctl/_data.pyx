@@ -8,13 +8,12 @@ are complete, in rank order, so that a sum never depends on which message came f
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
-from libcpp.deque cimport deque
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from fusionctl cimport _kernels as kernels
 from fusionctl cimport _mpi as mpi
-from fusionctl._board cimport Board, Slot, Trace, now_ns
+from fusionctl._board cimport Slot, now_ns
 from fusionctl._mpi cimport Handle, Request
 
 cdef extern from "<stdlib.h>" nogil:

@@ -5,7 +5,7 @@ path (a new or changed tensor, a stall, the end).  A rank takes part in an excha
 it has not, the others sleep in the exchange that they have posted.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 

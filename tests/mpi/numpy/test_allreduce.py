@@ -1,4 +1,4 @@
-"""The law: an all-reduce equals NumPy's reduction over all ranks' arrays, on every rank, for every dtype, op and size."""
+"""The law: an all-reduce equals NumPy's reduction over the ranks' arrays, on every rank and for every dtype and op."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ def reduced(op: fusionctl.ReduceOp, shape: tuple[int, ...], dtype: str) -> np.nd
     everyone = np.stack([values(rank, shape, dtype).astype("float64") for rank in range(fusionctl.size())])
     if op is fusionctl.Average:
         return np.trunc(everyone.mean(0)).astype(dtype) if dtype in INTS else everyone.mean(0).astype(dtype)
-    ufunc = {fusionctl.Sum: np.add, fusionctl.Min: np.minimum, fusionctl.Max: np.maximum, fusionctl.Product: np.multiply}
+    ufunc = {
+        fusionctl.Sum: np.add,
+        fusionctl.Min: np.minimum,
+        fusionctl.Max: np.maximum,
+        fusionctl.Product: np.multiply,
+    }
     return ufunc[op].reduce(everyone, axis=0).astype(dtype)
 
 
@@ -105,7 +110,9 @@ def test_any_number_in_flight_and_any_order() -> None:
 
 def test_unnamed_calls_match_by_order() -> None:
     for shape in ((3,), (2, 2), (3,)):
-        np.testing.assert_array_equal(fusionctl.allreduce(np.ones(shape), op=fusionctl.Sum), np.full(shape, fusionctl.size()))
+        np.testing.assert_array_equal(
+            fusionctl.allreduce(np.ones(shape), op=fusionctl.Sum), np.full(shape, fusionctl.size())
+        )
     futures = [fusionctl.allreduce_async(np.full(2, float(k))) for k in range(5)]
     assert [future.result(60).tolist() for future in futures] == [[float(k)] * 2 for k in range(5)]
 

@@ -1,4 +1,4 @@
-"""The law: after the first step of a fixed set the slow path is never taken, and an exchange costs one word per 62 bits."""
+"""The law: after the first step of a fixed set there is no slow path, and an exchange costs a word per 64 bits."""
 
 from __future__ import annotations
 

@@ -1,0 +1,3 @@
+"""Typed view of the compiled module; the MPI calls themselves are declared in its `.pxd`."""
+
+def bind(library: bytes, any_source_value: int) -> None: ...
