@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ranks import RankFile, RankRun
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Runs a Python programme on N ranks under the mpirun that belongs to this interpreter's MPI, and ends it when it hangs."""
+"""Runs a Python programme on N ranks under the mpirun of this interpreter's MPI, and ends it when it hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFE
 
 @dataclass(frozen=True)
 class Job:
-    """How a job ended: mpirun's exit code and own words, and what each rank wrote to stdout, stderr and of its stacks."""
+    """How a job ended: mpirun's exit code and words, and by rank what went to stdout, to stderr, and the stacks."""
 
     size: int
     returncode: int

@@ -1,8 +1,8 @@
 """pytest on every rank of a job, test by test in step: `lockstep.py FOLDER SIZE PYTEST-ARGS...` under rank.py.
 
-The ranks meet after each test over a shared file, without MPI, which is what is being tested.  A failure on one rank ends
-the session on all of them, since what the others still have in flight cannot be known; ranks that do not come because
-they wait for the one that failed are made to show their stacks first.
+The ranks meet after each test over a shared file, without MPI, which is what is being tested.  A failure on one rank
+ends the session on all of them, since what the others still have in flight cannot be known; ranks that do not come
+because they wait for the one that failed are made to show their stacks first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from rank import arm, prepare, rank_of_launcher
 
 STARTUP = 180
@@ -33,7 +34,7 @@ LEFT = -(1 << 40)
 
 
 class Board:
-    """A file that all ranks map: for each rank its process id and how many tests it finished, negative once one failed."""
+    """A file that all ranks map: of each rank the tests that it finished, negative once one failed, and its pid."""
 
     def __init__(self, path: Path, rank: int, size: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""Files whose tests run on all ranks, as pytest sees them outside of mpirun: an item is a file on one number of ranks."""
+"""Files whose tests run on all ranks, as pytest sees them outside of mpirun: an item is a file on so many ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from launch import Job, mpirun
 
 LOCKSTEP = Path(__file__).with_name("lockstep.py")
