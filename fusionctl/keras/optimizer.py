@@ -13,6 +13,7 @@ import keras
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import loss_scale
 from fusionctl.request import ReduceOp
+from fusionctl.runtime import is_initialized, rank
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups, reduce_gradients
 from fusionctl.tensorflow.tape import choose_groups, predivide
@@ -177,14 +178,19 @@ def _turn_jit_off() -> None:
 
     def make_train_function(self: Any, force: bool = False) -> Any:
         if self.jit_compile and reduction_of(self.optimizer) is not None:
-            warnings.warn(
-                f"jit_compile is turned off for model '{self.name}': XLA cannot compile the all-reduce of its "
-                "DistributedOptimizer; compile the model with jit_compile=False",
-                stacklevel=2,
-            )
+            if not is_initialized() or rank() == 0:
+                _warn_of_jit(self.name)
             self.jit_compile = False
             force = True
         return plain(self, force)
 
     make_train_function.turns_jit_off = True  # type: ignore[attr-defined]
     keras.Model.make_train_function = make_train_function
+
+
+def _warn_of_jit(model: str) -> None:
+    warnings.warn(
+        f"jit_compile is turned off for model '{model}': XLA cannot compile the all-reduce of its "
+        "DistributedOptimizer; compile the model with jit_compile=False",
+        stacklevel=2,
+    )
