@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusionctl.config import ALLREDUCES
-from fusionctl.data.dispatch import ACCEPTED, programs
+from fusionctl.data.dispatch import ACCEPTED, FEW, programs
 from fusionctl.data.program import program_of
 from fusionctl.errors import ConfigError, UsageError
 from fusionctl.plan import PLANNERS, Schedule, ScheduleError
@@ -13,12 +13,22 @@ from fusionctl.plan.direct import direct
 from fusionctl.plan.ring import ring
 
 
-@pytest.mark.parametrize("name", ["auto", "mpi"])
-def test_mpi_reduces_what_it_knows_and_the_direct_exchange_the_rest(name: str) -> None:
-    chosen = programs(name, 1, 4)
+@pytest.mark.parametrize(("name", "size"), [("mpi", 1), ("mpi", 4), ("mpi", FEW + 1), ("auto", FEW + 1)])
+def test_mpi_reduces_what_it_knows_and_the_direct_exchange_the_rest(name: str, size: int) -> None:
+    chosen = programs(name, size - 1, size)
     assert chosen.native is None
-    assert chosen.half.tolist() == program_of(direct(4), 1).tolist()
-    assert (chosen.native_name, chosen.half_name) == ("MPI_ALLREDUCE", "direct(4)")
+    assert chosen.half.tolist() == program_of(direct(size), size - 1).tolist()
+    assert not chosen.native_scales
+    assert (chosen.native_name, chosen.half_name) == ("MPI_ALLREDUCE", f"direct({size})")
+
+
+@pytest.mark.parametrize(("name", "size"), [("direct", 2), ("direct", FEW + 1), ("auto", 2), ("auto", FEW)])
+def test_few_ranks_exchange_everything_directly(name: str, size: int) -> None:
+    chosen = programs(name, 1, size)
+    assert chosen.native is not None
+    assert chosen.native.tolist() == chosen.half.tolist() == program_of(direct(size), 1).tolist()
+    assert chosen.native_scales
+    assert (chosen.native_name, chosen.half_name) == (f"direct({size})", f"direct({size})")
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -27,6 +37,7 @@ def test_a_named_schedule_is_for_all_but_the_sixteen_bit_types(rank: int) -> Non
     assert chosen.native is not None
     assert chosen.native.tolist() == program_of(ring(4), rank).tolist()
     assert chosen.half.tolist() == program_of(direct(4), rank).tolist()
+    assert not chosen.native_scales
     assert (chosen.native_name, chosen.half_name) == ("ring(4)", "direct(4)")
 
 
