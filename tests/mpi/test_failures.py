@@ -77,8 +77,8 @@ def test_a_rank_that_exits_with_an_error_ends_the_job() -> None:
 def test_a_rank_that_shuts_down_fails_what_the_others_wait_for() -> None:
     out = caught("fusionctl.shutdown() if rank == 2 else fusionctl.allreduce(np.ones(4), 'alone')", 3)
     text = (
-        "PeerError: the job ended before every rank submitted this tensor: rank 2 left (shutdown(), or the programme "
-        "came to its end)\n"
+        "PeerError: the job ended before every rank submitted this tensor: rank 2 left (by shutdown(), or at the end "
+        "of the programme)\n"
     )
     assert out == (text, text, "")
 
@@ -207,7 +207,7 @@ def test_a_thread_level_that_is_too_low_is_refused(level: str, name: str) -> Non
     assert job.returncode != 0
     expected = (
         f"fusionctl.errors.MPIError: MPI was initialised with {name}, but fusionctl calls it from a thread of its own "
-        "and needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI\n"
+        "and needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before its import\n"
     )
     assert [text.endswith(expected) for text in job.err] == [True, True], str(job)
 
