@@ -184,7 +184,7 @@ future.result(30)
 def test_the_mpirun_of_another_mpi_is_refused() -> None:
     variable = "PMI_SIZE" if is_open_mpi() else "OMPI_COMM_WORLD_SIZE"
     run = subprocess.run(
-        [sys.executable, "-c", "import fusionctl\nfusionctl.init()"],
+        [sys.executable, "-P", "-c", "import fusionctl\nfusionctl.init()"],
         env={**os.environ, variable: "2"},
         capture_output=True,
         text=True,
