@@ -294,13 +294,13 @@ cdef bint register_ops "fusionctl_register_ops"() noexcept nogil:
     cdef const char* missing = bind(api)
     cdef TF_Status* status
     if missing != NULL:
-        the_problem = string(missing)
+        the_problem.assign(missing)
         return False
     status = api.NewStatus()
     define_ops(status)
     add_kernels(status)
     if api.GetCode(status) != TF_OK:
-        the_problem = string(api.Message(status))
+        the_problem.assign(api.Message(status))
     api.DeleteStatus(status)
     return the_problem.empty()
 

@@ -1,7 +1,7 @@
 """fusionctl for TensorFlow: collectives on tensors, a gradient tape and the broadcast of variables, by Horovod's names.
 
-Call `init` first; wrap the tape of a custom loop in `DistributedGradientTape`, and `broadcast_variables` before its first
-step.  `fusionctl.keras` does the same for `model.fit`.
+Call `init` first, `broadcast_variables` before the first step, and wrap the tape of a custom loop in
+`DistributedGradientTape`.  `fusionctl.keras` does the same for `model.fit`.
 """
 
 from fusionctl.request import ReduceOp

@@ -38,7 +38,7 @@ def wait_gradient(op: Any, *grads: Any) -> list[Any]:
     requests = tuple(backward(member.request, grad) for member, grad in zip(forward, dense, strict=True))
     results: list[Any] = [None] * len(grads)
     if requests:
-        reduced = exchange(dense, [Group(f"{forward[0].group}.grad", requests)])
+        reduced = exchange(dense, [Group(f"{forward[0].group}.grad", requests)], backward=True)
         for index, member, grad in zip(present, forward, reduced, strict=True):
             results[index] = at_root(member.request, grad)
     return results

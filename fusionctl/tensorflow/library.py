@@ -40,7 +40,7 @@ members: dict[int, Member] = {}
 """By slot; the gradient rules, which see only slots, need it for as long as traced functions live."""
 
 
-def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group]) -> list[tf.Tensor]:
+def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bool = False) -> list[tf.Tensor]:
     """Submit every tensor the moment it exists, and deliver all results by one wait that blocks no thread.
 
     `tensors` and the results follow the groups' requests, one group after the other.  In a tf.function the groups are
@@ -52,7 +52,7 @@ def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group]) -> list[tf.T
     slots = [slot for group in groups for slot in runtime.current().register(group)]
     requests = [Member(group.name, request) for group in groups for request in group.requests]
     members.update(zip(slots, requests, strict=True))
-    tick = current_tick()
+    tick = current_tick(backward)
     pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
     results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
     if not tf.executing_eagerly():
@@ -67,9 +67,7 @@ def static_shape(tensor: tf.Tensor) -> tuple[int, ...]:
     return tuple(-1 if length is None else length for length in tensor.shape.as_list())
 
 
-@functools.cache
-def ops() -> Any:
-    """The ops as Python functions; the first call loads them and starts TensorFlow's runtime to test them."""
+def _load() -> Any:
     spec = importlib.util.find_spec("fusionctl._tf")
     if spec is None:
         raise FusionctlError("fusionctl._tf, the compiled TensorFlow kernels, is missing; install fusionctl again")
@@ -82,8 +80,17 @@ def ops() -> Any:
             f"TensorFlow {tf.__version__} did not take fusionctl's ops: {_tf.problem() or 'none was registered'}; "
             "import fusionctl.tensorflow before fusionctl._tf, and use a TensorFlow that fusionctl was tested with"
         )
-    _probe(library)
     return library
+
+
+_library = _load()
+
+
+@functools.cache
+def ops() -> Any:
+    """The ops as Python functions; the first call tests them, which starts TensorFlow's runtime."""
+    _probe(_library)
+    return _library
 
 
 def _probe(library: Any) -> None:
@@ -102,7 +109,7 @@ def _probe(library: Any) -> None:
         ) from error
 
 
-def current_tick() -> tf.Tensor:
+def current_tick(backward: bool = False) -> tf.Tensor:
     """The tick of the graph that is being built, or of eager mode: what makes submissions depend on their run."""
     if tf.executing_eagerly():
         return _eager_tick()
@@ -111,7 +118,7 @@ def current_tick() -> tf.Tensor:
     if tick is None:
         refuse_xla(graph)
         with tf.control_dependencies(None):  # outside of all loops of the graph
-            tick = graph.fusionctl_tick = ops().fusionctl_tick(_order())
+            tick = graph.fusionctl_tick = ops().fusionctl_tick(_handle() if backward else _order())
     return tick
 
 
@@ -122,7 +129,10 @@ def _eager_tick() -> tf.Tensor:
 
 
 def _order() -> tf.Tensor:
-    """A handle that the ticks of all graphs seem to write, so that calls of functions keep their order."""
+    """A handle that the ticks of all graphs seem to write, so that calls of functions keep their order.
+
+    Graphs of gradients have handles of their own: where they become part of a loop they cannot capture eager tensors.
+    """
     with tf.init_scope(), tf.device("CPU:0"):
         if tf.executing_eagerly():
             return _eager_order()

@@ -1,0 +1,41 @@
+"""The law: the ops load with this TensorFlow, and what cannot work is refused before it is tried."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import fusionctl.tensorflow as fusion
+from fusionctl import UsageError, _tf
+from fusionctl.tensorflow.library import ops, static_shape
+
+
+def test_the_ops_are_registered_and_complete_late() -> None:
+    assert _tf.problem() == ""
+    assert ops().fusionctl_probe().numpy() == 0
+
+
+def test_a_call_before_init_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"call fusionctl\.init\(\) first"):
+        fusion.allreduce(tf.constant(1.0))
+
+
+def test_without_tensorflow_the_module_says_what_is_missing() -> None:
+    code = "from fusionctl import _tf; print(_tf.problem())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "libtensorflow_framework.so.2, which is not loaded: import tensorflow first\n"
+
+
+def test_static_shapes() -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    @tf.function
+    def trace(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> None:
+        shapes.extend(static_shape(tensor) for tensor in (a, b, c))
+
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in ([2, 3], [None, 3], None)]
+    trace.get_concrete_function(*specs)
+    assert shapes == [(2, 3), (-1, 3), (-1,)]
