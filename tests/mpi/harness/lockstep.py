@@ -22,7 +22,7 @@ import pytest
 from rank import arm, prepare, rank_of_launcher
 
 STARTUP = 180
-"""Seconds for importing and collecting; TensorFlow takes 5 s of a core on each rank."""
+"""Seconds for importing and collecting, and for a test's fixtures; TensorFlow takes 5 s of a core on each rank."""
 
 LIMIT = 60
 """Seconds for a test that has no mark `limit`."""
@@ -73,9 +73,8 @@ class Lockstep:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Run a test under its time limit, then meet the other ranks."""
-        mark = item.get_closest_marker("limit")
-        arm(mark.args[0] if mark else LIMIT, self._stacks)
+        """Run a test with its fixtures, then meet the other ranks."""
+        arm(STARTUP, self._stacks)
         self._reports.write(json.dumps({"started": item.nodeid}) + "\n")
         result = yield
         self._count += 1
@@ -84,6 +83,12 @@ class Lockstep:
         if self._board.failed():
             item.session.shouldfail = "a test failed on some rank"
         return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """From here on the test itself counts."""
+        mark = item.get_closest_marker("limit")
+        arm(mark.args[0] if mark else LIMIT, self._stacks)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Pass a report on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,16 +108,18 @@ def started_in(path: Path, rank: Sequence[Line], item: RankRun) -> list[str]:
 
 
 def merged(path: Path, lines: Sequence[Sequence[Line]], item: RankRun) -> list[pytest.TestReport]:
-    """One report for each test and phase: that of the first rank on which it failed, else that of the first rank."""
+    """Of each test and phase one report, if all ranks reported or one failed: the first failed one, else rank 0's."""
     chosen: dict[tuple[str, str | None], pytest.TestReport] = {}
+    heard: Counter[tuple[str, str | None]] = Counter()
     for rank, reported in enumerate(lines):
         for line in reported:
             if line.get("nodeid", "").startswith(nodeid_of(path, item) + "::"):
                 report = item.config.hook.pytest_report_from_serializable(config=item.config, data=line)
                 key = (report.nodeid, report.when)
+                heard[key] += 1
                 if key not in chosen or (report.failed and not chosen[key].failed):
                     chosen[key] = named(report, f"rank {rank} of {item.size}")
-    return list(chosen.values())
+    return [report for key, report in chosen.items() if report.failed or heard[key] == item.size]
 
 
 def named(report: pytest.TestReport, where: str) -> pytest.TestReport:
