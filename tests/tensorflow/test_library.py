@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import tensorflow as tf
+from graphs import graph
 
 import fusionctl.tensorflow as fusion
 from fusionctl import UsageError, _tf
@@ -32,10 +33,10 @@ def test_without_tensorflow_the_module_says_what_is_missing() -> None:
 def test_static_shapes() -> None:
     shapes: list[tuple[int, ...]] = []
 
-    @tf.function
+    @graph
     def trace(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> None:
         shapes.extend(static_shape(tensor) for tensor in (a, b, c))
 
     specs = [tf.TensorSpec(shape, tf.float32) for shape in ([2, 3], [None, 3], None)]
-    trace.get_concrete_function(*specs)
+    trace.get_concrete_function(*specs)  # type: ignore[attr-defined]
     assert shapes == [(2, 3), (-1, 3), (-1,)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from graphs import graph
 
 import fusionctl
 import fusionctl.tensorflow as fusion
@@ -54,7 +55,7 @@ def test_members_of_a_group_have_gradients_of_their_own(wrap: Any) -> None:
 
 
 def test_second_derivative() -> None:
-    @tf.function
+    @graph
     def call(x: tf.Tensor) -> Any:
         return gradient(lambda x: gradient(lambda x: fusion.allreduce(x, op=fusion.Sum, name="cube") ** 3, x), x)
 
@@ -70,13 +71,13 @@ def test_through_a_function() -> None:
 
 
 def test_through_a_loop() -> None:
-    @tf.function
+    @graph
     def chained(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(3):
             x = fusion.allreduce(2 * x, name="chained")
         return x
 
-    @tf.function
+    @graph
     def summed(x: tf.Tensor) -> tf.Tensor:
         total = tf.zeros(1)
         for i in tf.range(4):

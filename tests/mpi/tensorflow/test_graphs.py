@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from graphs import graph
 
 import fusionctl
 import fusionctl.tensorflow as fusion
@@ -35,7 +37,7 @@ def test_a_constant_is_submitted_in_every_run(optimised: bool) -> None:
 
 
 def test_equal_submissions_are_not_merged() -> None:
-    @tf.function
+    @graph
     def call() -> Any:
         x = tf.constant([1.0, 2.0])
         return fusion.allreduce(x, op=SUM, name="same") + fusion.allreduce(x, op=SUM, name="same")
@@ -47,23 +49,23 @@ def test_equal_submissions_are_not_merged() -> None:
 
 
 def test_a_result_that_nobody_uses_is_reduced_all_the_same() -> None:
-    @tf.function
+    @graph
     def unused(x: tf.Tensor) -> tf.Tensor:
         fusion.allreduce(x, name="unused")
         return x
 
-    @tf.function
+    @graph
     def nested(x: tf.Tensor) -> tf.Tensor:
         unused(x)
         return x
 
     for call in (unused, nested):
         call(tf.ones(2))
-        assert reduced(lambda call=call: call(tf.ones(2)))[0] == 8
+        assert reduced(partial(call, tf.ones(2)))[0] == 8
 
 
 def test_one_rank_may_ignore_the_result() -> None:
-    @tf.function
+    @graph
     def call(x: tf.Tensor) -> tf.Tensor:
         total = fusion.allreduce(x, op=SUM, name="rank 0 looks")
         return total if fusionctl.rank() == 0 else x
@@ -76,7 +78,7 @@ def test_ranks_may_trace_in_different_orders() -> None:
     names = [f"order.{k}" for k in range(12)]
     here = names if fusionctl.rank() % 2 else names[::-1]
 
-    @tf.function(autograph=False)
+    @graph
     def call(x: tf.Tensor) -> dict[str, tf.Tensor]:
         return {name: fusion.allreduce(x * names.index(name), op=SUM, name=name) for name in here}
 
@@ -97,7 +99,7 @@ def test_functions_may_be_traced_in_different_orders() -> None:
 
 @pytest.mark.parametrize("used", [True, False])
 def test_while_loop_reduces_once_an_iteration(used: bool) -> None:
-    @tf.function
+    @graph
     def call(x: tf.Tensor) -> tf.Tensor:
         total = tf.zeros(2)
         for i in tf.range(5):
@@ -114,7 +116,7 @@ def test_while_loop_reduces_once_an_iteration(used: bool) -> None:
 def test_loop_over_a_dataset() -> None:
     dataset = tf.data.Dataset.range(4)
 
-    @tf.function
+    @graph
     def call() -> tf.Tensor:
         total = tf.zeros([], tf.int64)
         for k in dataset:
@@ -126,13 +128,13 @@ def test_loop_over_a_dataset() -> None:
 
 
 def test_cond_reduces_in_the_branch_that_is_taken() -> None:
-    @tf.function
+    @graph
     def call(x: tf.Tensor) -> tf.Tensor:
         return tf.cond(x[0] > 0, lambda: fusion.allreduce(x, op=SUM, name="cond"), lambda: x)
 
     for x in (tf.ones(2), -tf.ones(2), tf.ones(2)):
         call(x)
-        nbytes, result = reduced(lambda x=x: call(x))
+        nbytes, result = reduced(partial(call, x))
         assert nbytes == (8 if x[0] > 0 else 0)
         np.testing.assert_array_equal(result, x * fusionctl.size() if x[0] > 0 else x)
 
@@ -141,7 +143,7 @@ def test_a_function_that_is_called_twice_keeps_the_calls_apart() -> None:
     scale = tf.Variable(2.0)
     helper = tf.function(lambda x: fusion.allreduce(x * scale, op=SUM, name="helper"))
 
-    @tf.function
+    @graph
     def call(x: tf.Tensor) -> tf.Tensor:
         return tf.stack([helper(x), helper(10 * x), helper(100 * x)])
 
@@ -160,7 +162,7 @@ def test_functions_of_one_name_keep_their_ops() -> None:
 
 
 def test_many_are_pending_at_once() -> None:
-    @tf.function(autograph=False)
+    @graph
     def call(x: tf.Tensor) -> list[tf.Tensor]:
         return [fusion.allreduce(x + k, op=SUM, name=f"many.{k}") for k in range(150)]
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graphs import graph
 
 import fusionctl
 import fusionctl.tensorflow as fusion
@@ -112,7 +113,7 @@ def test_nothing_connected() -> None:
 def test_two_gradients_of_one_persistent_tape_in_a_graph() -> None:
     variables = make("twice")
 
-    @tf.function
+    @graph
     def call() -> Any:
         with fusion.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
             loss = loss_of(variables)
@@ -141,13 +142,13 @@ def test_keras_variables_and_a_model() -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
     inputs = [tf.random.stateless_normal([5, 4], [rank, 0]) for rank in range(fusionctl.size())]
 
-    @tf.function
+    @graph
     def local(x: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(x) ** 2)
         return tape.gradient(loss, model.trainable_variables)
 
-    @tf.function
+    @graph
     def distributed(x: tf.Tensor) -> Any:
         with fusion.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = tf.reduce_mean(model(x) ** 2)
@@ -164,7 +165,7 @@ def test_sparse_gradients_become_dense(asked: bool, caplog: pytest.LogCaptureFix
     _warn_once.cache_clear()
     logging.getLogger("fusionctl").addHandler(caplog.handler)
 
-    @tf.function
+    @graph
     def call() -> Any:
         with fusion.DistributedGradientTape(tf.GradientTape(), sparse_as_dense=asked, op=fusion.Sum) as tape:
             loss = tf.reduce_sum(tf.gather(table, [1, 1, fusionctl.rank() % 4]))
