@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -154,7 +154,6 @@ def test_the_mean_of_floats_is_one_multiplication(name: str, wire: str, n: int, 
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.integers(1, 1000), st.sampled_from([1.0, 0.5, -1.5, 3.0]))
-@settings(max_examples=60)
 def test_the_mean_of_int32_is_exact_through_int64(
     portable: bool, values: list[int], divisor: int, scale: float
 ) -> None:
@@ -185,14 +184,8 @@ def test_scaled_integers_that_do_not_fit_are_the_nearest_that_do(name: str, port
     assert pack(name, name, source, float("nan"), portable).tolist() == [0, 0, 0]
 
 
-@given(
-    st.sampled_from([*FLOATS, *INTS]),
-    st.sampled_from(list(UFUNC)),
-    st.integers(1, 9),
-    st.integers(0, 150),
-    st.integers(0, 2**32 - 1),
-)
-@settings(max_examples=300)
+@pytest.mark.parametrize("name", [*FLOATS, *INTS])
+@given(st.sampled_from(list(UFUNC)), st.integers(1, 9), st.integers(0, 150), st.integers(0, 2**32 - 1))
 def test_reduction_is_the_ufunc_applied_in_source_order(
     portable: bool, name: str, op: ReduceOp, k: int, n: int, seed: int
 ) -> None:
@@ -273,6 +266,13 @@ def test_buffers_of_another_size_are_refused(portable: bool) -> None:
     ],
 )
 def test_a_combination_without_a_kernel_ends_the_process(call: str, message: str, portable: bool) -> None:
-    program = f"from fusionctl import _kernels; _kernels.{call}, portable={portable})"
+    # The module alone, for an MPI that the package loads may report the signal in its own way.
+    program = (
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        f"spec = spec_from_file_location('_kernels', {_kernels.__file__!r})\n"
+        "_kernels = module_from_spec(spec)\n"
+        "spec.loader.exec_module(_kernels)\n"
+        f"_kernels.{call}, portable={portable})"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (-signal.SIGABRT, f"fusionctl: {message}\n")

@@ -53,7 +53,9 @@ def programs(name: str, rank: int, size: int) -> Programs:
 
 def reduces_once(schedule: Schedule) -> bool:
     """Whether each chunk is reduced at one rank in one step, as in `direct`: what comes out there is final."""
-    reductions = {(i, send.dst, send.chunk) for i, step in enumerate(schedule.steps) for send in step.sends if send.reduce}
+    reductions = {
+        (i, send.dst, send.chunk) for i, step in enumerate(schedule.steps) for send in step.sends if send.reduce
+    }
     return len(reductions) == len({chunk for _, _, chunk in reductions})
 
 

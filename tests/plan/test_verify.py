@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fusionctl.plan import PLANNERS
@@ -181,7 +181,6 @@ def own_links(schedule: Schedule) -> Topology:
 
 
 @given(mutants())
-@settings(max_examples=500)
 def test_no_single_change_escapes_on_the_links_that_the_schedule_needs(mutant: tuple[Schedule, Schedule]) -> None:
     original, mutated = mutant
     with pytest.raises(ScheduleError):
@@ -208,7 +207,6 @@ def accepted(schedule: Schedule) -> bool:
 
 
 @given(mutants())
-@settings(max_examples=500)
 def test_what_is_accepted_gives_every_rank_the_sum_of_all(mutant: tuple[Schedule, Schedule]) -> None:
     total = sum((mutant[1].size + 1) ** rank for rank in range(mutant[1].size))
     for schedule in filter(accepted, mutant):
