@@ -130,10 +130,11 @@ def test_whatever_a_kill_cuts_off_all_whole_lines_load(tmp_path: Path) -> None:
     events = load(timeline.path)
     assert len(events) == 8
     torn = tmp_path / "torn.json"
+    events_as_text = [line.removesuffix(b",") for line in whole.splitlines()[1:]]
     for length in range(2, len(whole) + 1):
         torn.write_bytes(whole[:length])
-        complete = whole[:length].count(b"}},\n") + whole[:length].count(b"0},\n")
-        assert load(torn) in (events[:complete], events[: complete + 1])
+        *lines, last = whole[:length].split(b"\n")[1:]
+        assert load(torn) == events[: len(lines) + (last.removesuffix(b",") in events_as_text)]
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
@@ -185,15 +186,17 @@ def test_an_earlier_trace_is_replaced(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        ConfigError, match=r"^the timeline .*/file/rank0\.json cannot be written: .*; name another place$"
-    ):
+    text = f"timeline: {tmp_path}/file/rank0.json cannot be written: File exists; name another file or folder"
+    with pytest.raises(ConfigError) as caught:
         Timeline(tmp_path / "file", 0)
+    assert str(caught.value) == text
 
 
-def test_a_full_disk_ends_the_trace_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_ends_the_trace_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rank0.json").symlink_to("/dev/full")
-    logging.getLogger("fusionctl").propagate = True
+    monkeypatch.setattr(logging.getLogger("fusionctl"), "propagate", True)
     timeline = Timeline(tmp_path, 0)
     timeline.instant(ENGINE, "LOST")
     timeline.flush()
