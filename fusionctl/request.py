@@ -63,6 +63,11 @@ class Request:
     postscale: float = 1.0
     root: int = -1
 
+    def __post_init__(self) -> None:
+        """Take factors of any real type."""
+        object.__setattr__(self, "prescale", float(self.prescale))
+        object.__setattr__(self, "postscale", float(self.postscale))
+
     @property
     def count(self) -> int:
         """Number of elements."""
