@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import keras
-import numpy as np
 
 import fusionctl
-from fusionctl.errors import FusionctlError, MismatchError, UsageError
-from fusionctl.keras.optimizer import reduction_of
+from fusionctl.errors import FusionctlError, UsageError
+from fusionctl.keras import metrics
+from fusionctl.keras.agreement import check_same_length
+from fusionctl.keras.reduction import reduction_of
 from fusionctl.tensorflow.variables import broadcast_variables
+
+Logs = dict[str, Any] | None
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Give every rank the root's weights, optimizer slots, iteration and loss scale before the first step.
+    """Give every rank the root's weights, optimizer slots, iteration and loss scale before the first step of each fit.
 
-    Also stops the job after the first step of a fit whose gradients were not reduced.  Variables that are not numbers
-    are left alone.  Raises UsageError for a model without variables yet, FusionctlError for gradients not reduced.
+    List it after a callback that restores a checkpoint, which then only the root needs.  Random seeds, as those of
+    Dropout, and metrics stay this rank's own.  A model without variables yet is built from the first batch's shapes.
+    Raises UsageError when the ranks are about to take different numbers of steps or epochs, as far as Keras knows them:
+    they would wait for each other; and FusionctlError after a first step that has reduced nothing.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
@@ -27,41 +31,52 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._steps = 0
         self._reduced_before = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Build the optimizer if need be, and broadcast."""
-        if not self.model.built:
-            raise UsageError(
-                f"model '{self.model.name}' has no variables to broadcast yet; give it an Input or call "
-                "model.build(input_shape) before fit"
-            )
-        optimizer = self.model.optimizer
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        broadcast_variables(_numeric([*self.model.variables, *optimizer.variables]), root_rank=self.root_rank)
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Broadcast now, or when the first step has shown what the model is made of."""
+        check_same_length(self.params.get("steps"), self.params.get("epochs"))
         self._steps = 0
-        self._reduced_before = fusionctl.counters()["buckets"]
+        if _is_built(self.model):
+            self._broadcast()
+        else:
+            self._broadcast_at_first_step()
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Check once, before the second step: a hook after each step would make Keras wait for its results."""
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Check before the second step: a hook after each step would make Keras wait for its results."""
         if self._steps == 1:
             self._check_reduced()
         self._steps += 1
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Check an epoch of a single step."""
         if self._steps == 1:
             self._check_reduced()
 
+    def _broadcast(self) -> None:
+        model, optimizer = self.model, self.model.optimizer
+        slots = []
+        if optimizer is not None:
+            if not optimizer.built:
+                optimizer.build(model.trainable_variables)
+            slots = optimizer.variables
+        broadcast_variables([v for v in [*model.weights, *slots] if v.dtype != "string"], root_rank=self.root_rank)
+        self._reduced_before = fusionctl.counters()["buckets"]
+
+    def _broadcast_at_first_step(self) -> None:
+        model, plain = self.model, self.model.train_function
+
+        def train_function(iterator: Any) -> Any:
+            model.train_function = plain
+            _build(model, iterator)
+            self._broadcast()
+            return plain(iterator)
+
+        model.train_function = train_function
+
     def _check_reduced(self) -> None:
+        # A train_step of the user's own may reduce by DistributedGradientTape; a wrapped optimizer checks by itself.
+        nothing = fusionctl.counters()["buckets"] == self._reduced_before
         optimizer = self.model.optimizer
-        reduction = reduction_of(optimizer)
-        if reduction is not None and not reduction.reached:
-            raise FusionctlError(
-                f"the first step did not call apply() of optimizer '{optimizer.name}' ({reduction.name}), so no "
-                "gradient was averaged: let train_step() call optimizer.apply(gradients, model.trainable_variables)"
-            )
-        # A train_step of the user's own may reduce by DistributedGradientTape instead.
-        if reduction is None and fusionctl.size() > 1 and fusionctl.counters()["buckets"] == self._reduced_before:
+        if nothing and fusionctl.size() > 1 and reduction_of(optimizer) is None and self.model.trainable_variables:
             raise FusionctlError(
                 f"the first step reduced nothing: optimizer '{optimizer.name}' is not wrapped; compile the model with "
                 "fusionctl.keras.DistributedOptimizer(optimizer)"
@@ -69,42 +84,32 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replace each epoch's metrics by their averages over the ranks, one all-reduce per epoch.
+    """Average each epoch's metrics, the validation's among them, over the ranks.
 
-    Callbacks that are listed after this one, and the History that `fit` returns, see the averages; list it before
-    ModelCheckpoint, EarlyStopping and the like.  Each rank counts the same, whatever its number of samples.  Raises
-    MismatchError when the ranks have different metrics.
+    All callbacks see the averages, wherever this one is listed, and so does the History that `fit` returns; so
+    EarlyStopping and ReduceLROnPlateau decide alike on all ranks.  Each rank counts the same, whatever its number of
+    samples.  Only numbers are averaged, no arrays, and neither the logs of single batches nor what `evaluate` returns.
+    Raises MismatchError on all ranks when their metrics have different names.
     """
+
+    averages_metrics = True
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
-        self._averages: dict[str, float] = {}
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average the numbers among the logs, in place."""
-        if logs is None:
-            return
-        keys = sorted(key for key, value in logs.items() if np.ndim(value) == 0 and np.isreal(value))
-        self._averages = _averaged(keys, [float(logs[key]) for key in keys])
-        logs.update(self._averages)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """The last epoch's averages, once more: Keras hands out this rank's own values here."""
-        if logs is not None:
-            logs.update(self._averages)
+        metrics.install()
 
 
-def _averaged(keys: list[str], values: list[float]) -> dict[str, float]:
-    # The checksum of the names travels along: equal counts of different metrics must not be mixed.
-    checksum = float(zlib.crc32("\n".join(keys).encode()))
-    average = fusionctl.allreduce(np.array([checksum, *values]), name="metrics of an epoch")
-    if average[0] != checksum:
-        raise MismatchError(
-            f"the ranks have different metrics; rank {fusionctl.rank()} has {', '.join(keys)}: compile the model "
-            "and give validation data alike on all ranks"
-        )
-    return dict(zip(keys, average[1:].tolist(), strict=True))
+def _is_built(model: Any) -> bool:
+    return model.built and all(layer.built for layer in model._flatten_layers())
 
 
-def _numeric(variables: list[Any]) -> list[Any]:
-    return [variable for variable in variables if variable.dtype != "string"]
+def _build(model: Any, iterator: Any) -> None:
+    """Create the variables of model and optimizer without taking a step."""
+    spec = getattr(iterator, "element_spec", None)
+    try:
+        model._symbolic_build(data_batch=spec)
+    except Exception as error:
+        raise UsageError(
+            f"model '{model.name}' has no variables to broadcast before the first step, and could not be built for "
+            f"batches of {spec}: give it an Input or call model.build(input_shape) before fit"
+        ) from error

@@ -9,26 +9,31 @@ an overflow on all: they skip the step together and their scales stay equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from fusionctl.keras.reduction import reduction_of
 
-def install(reduction_of: Callable[[object], Any]) -> None:
+
+def install() -> None:
     """Replace `keras.optimizers.LossScaleOptimizer.apply`; nothing changes around a plain optimizer.  Idempotent."""
     plain = keras.optimizers.LossScaleOptimizer.apply
     if getattr(plain, "reduces_first", False):
         return
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
-        reduction = reduction_of(self.inner_optimizer)
+        inner = self.inner_optimizer
+        reduction = reduction_of(inner)
         if reduction is None:
             return plain(self, grads, trainable_variables)
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        reduced = reduction.reduce(list(grads), list(variables))
+        # Keras 3.10 leaves the list of the LossScaleOptimizer itself empty, and unscales none if it is given none.
+        variables = list(inner._trainable_variables if trainable_variables is None else trainable_variables)
+        inner.check_counts(grads, variables)
+        reduced = reduction.reduce(grads, variables)
         with reduction.reduced():
-            return plain(self, reduced, trainable_variables)
+            return plain(self, reduced, variables)
 
     apply.reduces_first = True  # type: ignore[attr-defined]
     keras.optimizers.LossScaleOptimizer.apply = apply

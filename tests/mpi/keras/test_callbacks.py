@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fusionctl
 import fusionctl.keras as fusion
 from fusionctl import FusionctlError, MismatchError, UsageError
+from fusionctl.keras.agreement import check_same_length
 from fusionctl.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from fusionctl.keras.metrics import average
 
 SIZES = (1, 2, 3)
 
@@ -36,16 +40,12 @@ class Watch(keras.callbacks.Callback):  # type: ignore[misc]
         self.end = dict(logs)
 
 
-class Idle(keras.Sequential):  # type: ignore[misc]
-    """A model whose step of its own never calls the optimizer."""
-
-    def train_step(self, data: Any) -> Any:
-        x, y = data
-        return {"loss": self.compute_loss(x, y, self(x))}
-
-
 def state(model: keras.Model) -> list[Any]:
-    return [variable.numpy().tolist() for variable in [*model.variables, *model.optimizer.variables]]
+    return [variable.numpy().tolist() for variable in [*model.weights, *model.optimizer.variables]]
+
+
+def seeds(model: keras.Model) -> list[list[int]]:
+    return [variable.numpy().tolist() for variable in model.variables if "seed" in variable.path]
 
 
 def model_of(optimizer: keras.optimizers.Optimizer) -> keras.Model:
@@ -81,6 +81,31 @@ def test_all_ranks_make_the_first_step_from_the_state_of_the_root() -> None:
     np.testing.assert_array_equal(got, of_root)
 
 
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("data_as", ["arrays", "dataset"])
+def test_a_model_without_variables_is_built_before_the_first_step(eager: bool, data_as: str) -> None:
+    keras.utils.set_random_seed(fusion.rank())
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(fusion.DistributedOptimizer(keras.optimizers.Adam(0.1)), loss="mse", run_eagerly=eager)
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(4)
+    given = {"x": batches} if data_as == "dataset" else dict(zip("xy", data(), strict=True), batch_size=4)
+    model.fit(**given, shuffle=False, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+    assert int(model.optimizer.iterations) == 2
+    mine = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    assert len(mine) == 13
+    np.testing.assert_array_equal(mine, fusionctl.broadcast(mine, root_rank=0, name="weights of the root"))
+
+
+def test_each_rank_keeps_its_seeds() -> None:
+    model = model_of(fusion.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    before = seeds(model)
+    callback = BroadcastGlobalVariablesCallback(0)
+    callback.set_model(model)
+    callback.set_params({"steps": 2, "epochs": 1})
+    callback.on_train_begin()
+    assert seeds(model) == before != []
+
+
 def test_the_loss_scale_is_broadcast() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0 ** (4 + fusion.rank()))
     model = model_of(fusion.DistributedOptimizer(optimizer))
@@ -88,43 +113,85 @@ def test_the_loss_scale_is_broadcast() -> None:
     assert float(optimizer.dynamic_scale) == 16.0
 
 
-def test_metrics_are_averaged_for_later_callbacks_and_the_history() -> None:
-    here, everywhere = Watch(), Watch()
+def test_metrics_are_averaged_for_all_callbacks_and_the_history() -> None:
+    early, late = Watch(), Watch()
     model = model_of(fusion.DistributedOptimizer(keras.optimizers.SGD(0.01)))
-    callbacks = [BroadcastGlobalVariablesCallback(0), here, MetricAverageCallback(), everywhere]
+    own = []
+    model.evaluate_own = model.evaluate
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        result = model.evaluate_own(*args, **kwargs)
+        own.append([result["loss"], result["mae"]])
+        return result
+
+    model.evaluate = evaluate  # what fit calls: its result is this rank's own
+    callbacks = [early, BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), late]
     history = model.fit(*data(), validation_data=data(), epochs=2, batch_size=4, verbose=0, callbacks=callbacks).history
-    keys = ["loss", "mae", "val_loss", "val_mae"]
-    assert [sorted(logs) for logs in here.epochs] == [keys, keys]
-    mine = np.array([[logs[key] for key in keys] for logs in here.epochs])
-    averages = fusionctl.allreduce(mine, name="the metrics here").tolist()
-    assert [[logs[key] for key in keys] for logs in everywhere.epochs] == averages
-    assert [[history[key][epoch] for key in keys] for epoch in range(2)] == averages
-    assert [everywhere.end[key] for key in keys] == averages[-1]
+    averages = fusionctl.allreduce(np.array(own), name="the validation here").tolist()
+    got = [[logs["val_loss"], logs["val_mae"]] for logs in early.epochs]
+    np.testing.assert_allclose(got, averages, rtol=1e-12)
+    assert [sorted(logs) for logs in early.epochs] == [["loss", "mae", "val_loss", "val_mae"]] * 2
+    mine = np.array([[logs["loss"], logs["mae"]] for logs in early.epochs])
+    np.testing.assert_array_equal(mine, fusionctl.broadcast(mine, root_rank=0, name="averages of the root"))
+    assert late.epochs == early.epochs
+    assert [{name: values[epoch] for name, values in history.items()} for epoch in range(2)] == early.epochs
+    assert early.end == late.end == early.epochs[-1]
 
 
-def test_different_metrics_are_a_mismatch() -> None:
+def test_a_list_without_the_callback_keeps_its_own_metrics() -> None:
+    MetricAverageCallback()  # CallbackList is patched
+    watch = Watch()
+    keras.callbacks.CallbackList([watch]).on_epoch_end(0, {"loss": float(fusion.rank())})
+    assert watch.epochs == [{"loss": float(fusion.rank())}]
+
+
+def test_only_numbers_are_averaged() -> None:
+    rank, size = fusion.rank(), fusion.size()
+    logs = {
+        "loss": tf.constant(rank, "float32"),
+        "f1": {"macro": np.float64(3 * rank), "each": np.array([rank])},
+        "n": "x",
+    }
+    got = average(logs, "on_epoch_end")
+    mean = (size - 1) / 2
+    assert got == {"loss": mean, "macro": 3 * mean, "each": np.array([rank]), "n": "x"}
+
+
+def test_different_metrics_are_a_mismatch_on_all_ranks() -> None:
     if fusion.size() == 1:
-        logs = {"loss": 1.5, "name": "text"}
-        MetricAverageCallback().on_epoch_end(0, logs)
-        assert logs == {"loss": 1.5, "name": "text"}
+        assert average({"mae": 2.0}, "here") == {"mae": 2.0}
         return
-    mine = {0: {"loss": 1.0, "mae": 2.0}}.get(fusion.rank(), {"loss": 1.0, "mse": 2.0})
-    with pytest.raises(MismatchError, match=f"different metrics; rank {fusion.rank()} has {', '.join(mine)}: compile"):
-        MetricAverageCallback().on_epoch_end(0, mine)
-
-
-@pytest.mark.parametrize("samples", [8, 4], ids=["two steps", "one step"])
-def test_a_step_that_never_reaches_the_wrapped_optimizer_raises(samples: int) -> None:
-    model = Idle([keras.Input((2,)), keras.layers.Dense(1)])
-    optimizer = fusion.DistributedOptimizer(keras.optimizers.SGD(0.1, name="sgd"), name="idle")
-    model.compile(optimizer, loss="mse", jit_compile=False)
-    x, y = data()
-    with pytest.raises(FusionctlError) as caught:
-        model.fit(x[:samples], y[:samples], batch_size=4, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+    mine = {0: {"loss": 1.0, "mae": 2.0}}.get(fusion.rank(), {"loss": 1.0})
+    with pytest.raises(MismatchError) as caught:
+        average(mine, "here")
     assert str(caught.value) == (
-        "the first step did not call apply() of optimizer 'sgd' (idle), so no gradient was averaged: let train_step() "
-        "call optimizer.apply(gradients, model.trainable_variables)"
+        "the ranks have different metrics here: rank 0 has loss, mae; rank 1 has loss: compile the model, and give it "
+        "validation data, alike on all ranks"
     )
+
+
+LENGTHS: dict[str, tuple[Callable[[int], tuple[int | None, int]], str]] = {
+    "equal": (lambda rank: (22, 3), ""),
+    "unknown": (lambda rank: (22 if rank else None, 3), ""),
+    "steps": (
+        lambda rank: (22 + rank, 3),
+        r"^the ranks' steps per epoch are 22 \(rank 0\), 23 \(rank 1\).*, or fit\(steps_per_epoch=22\)$",
+    ),
+    "epochs": (
+        lambda rank: (22, 3 + rank),
+        r"^the ranks' epochs are 3 \(rank 0\), 4 \(rank 1\).*: give fit the same number on all ranks$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("length", "message"), LENGTHS.values(), ids=LENGTHS)
+def test_ranks_must_take_as_many_steps(length: Callable[[int], tuple[int | None, int]], message: str) -> None:
+    mine = length(fusion.rank())
+    if not message or fusion.size() == 1:
+        check_same_length(*mine)
+        return
+    with pytest.raises(UsageError, match=message):
+        check_same_length(*mine)
 
 
 def test_an_optimizer_that_was_not_wrapped_raises() -> None:
@@ -141,12 +208,20 @@ def test_an_optimizer_that_was_not_wrapped_raises() -> None:
     )
 
 
-def test_a_model_without_variables_is_a_usage_error() -> None:
+class Oracle:
+    """An iterator that does not say what is in it."""
+
+
+def test_a_model_that_cannot_be_built_is_a_usage_error() -> None:
+    model = keras.Sequential([keras.layers.Dense(1)], name="unbuilt")
+    model.compile(fusion.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
     callback = BroadcastGlobalVariablesCallback(0)
-    callback.set_model(keras.Sequential([keras.layers.Dense(1)], name="unbuilt"))
+    callback.set_model(model)
+    callback.set_params({"steps": None, "epochs": 1})
+    callback.on_train_begin()
     with pytest.raises(UsageError) as caught:
-        callback.on_train_begin()
+        model.train_function(Oracle())
     assert str(caught.value) == (
-        "model 'unbuilt' has no variables to broadcast yet; give it an Input or call "
-        "model.build(input_shape) before fit"
+        "model 'unbuilt' has no variables to broadcast before the first step, and could not be built for batches of "
+        "None: give it an Input or call model.build(input_shape) before fit"
     )

@@ -200,6 +200,36 @@ def test_a_saved_model_loads_where_fusionctl_is_not_installed() -> None:
         assert loaded == ["keras.src.optimizers.sgd", "SGD", "ExponentialDecay", slots]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # between Keras and NumPy
+def test_weights_and_checkpoints_are_those_of_the_plain_optimizer() -> None:
+    model, restored = (
+        model_of(fusion.DistributedOptimizer(keras.optimizers.Adam(0.1))),
+        model_of(keras.optimizers.Adam(0.1)),
+    )
+    model.train_on_batch(*data_here(0))
+    restored.optimizer.build(restored.trainable_variables)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(f"{folder}/model.weights.h5")
+        restored.load_weights(f"{folder}/model.weights.h5")
+        np.testing.assert_array_equal(weights(restored), weights(model))
+        model.train_on_batch(*data_here(1))
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{folder}/checkpoint")
+        status = tf.train.Checkpoint(model=restored, optimizer=restored.optimizer).read(path)
+        status.assert_consumed()
+    np.testing.assert_array_equal(weights(restored), weights(model))
+
+
+def test_an_exported_graph_holds_no_operation_of_ours() -> None:
+    model = model_of(fusion.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    model.train_on_batch(*data_here(0))
+    with tempfile.TemporaryDirectory() as folder:
+        model.export(folder, verbose=False)
+        graph = tf.saved_model.load(folder).signatures["serving_default"].graph.as_graph_def()
+    operations = {node.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for node in nodes}
+    assert "MatMul" in operations
+    assert {operation for operation in operations if "fusionctl" in operation.lower()} == set()
+
+
 # -- what must not pass silently --------------------------------------------------------------------------------------
 
 
@@ -245,23 +275,36 @@ def test_only_plain_optimizers_are_wrapped() -> None:
         fusion.DistributedOptimizer("sgd")
 
 
+def test_the_inner_optimizer_of_a_wrapped_loss_scale_reduces_when_it_is_used_alone() -> None:
+    scaling = fusion.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0)))
+    variable = keras.Variable(0.0)
+    scaling.build([variable])
+    scaling.inner_optimizer.apply([tf.constant(float(fusion.rank()))], [variable])
+    assert float(variable) == -(fusion.size() - 1) / 2
+
+
+def test_the_parts_of_a_multi_optimizer_reduce_as_one_set_or_alone() -> None:
+    slow, fast = keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)
+    chosen = keras.optimizers.MultiOptimizer(lambda variable: {"slow": slow, "fast": fast}[variable.name])
+    optimizer = fusion.DistributedOptimizer(chosen)
+    variables = [keras.Variable(0.0, name="slow"), keras.Variable(0.0, name="fast")]
+    grads = [tf.constant(float(fusion.rank()))] * 2
+    mean = (fusion.size() - 1) / 2
+    optimizer.apply(grads, variables)
+    assert [float(variable) for variable in variables] == [-mean, -2 * mean]
+    keras.optimizers.MultiOptimizer.apply(optimizer, grads, variables)
+    fast.apply(grads[1:], variables[1:])
+    assert [float(variable) for variable in variables] == [-2 * mean, -6 * mean]
+
+
+def test_variables_may_be_given_by_an_iterator() -> None:
+    optimizer = fusion.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variable = keras.Variable(0.0)
+    optimizer.apply([tf.constant(float(fusion.rank()))], iter([variable]))
+    assert float(variable) == -(fusion.size() - 1) / 2
+
+
 def test_gradients_and_variables_must_be_as_many() -> None:
     optimizer = fusion.DistributedOptimizer(keras.optimizers.SGD(0.1, name="sgd"))
     with pytest.raises(UsageError, match="optimizer 'sgd' got 1 gradients for 0 variables"):
         optimizer.apply([tf.constant(1.0)])
-
-
-def test_jit_is_turned_off_with_one_warning() -> None:
-    model = model_of(fusion.DistributedOptimizer(decaying()), jit_compile=True)
-    model.name = "jitted"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_trains_alike(model, model_of(decaying(), jit_compile=True))
-        model.fit(*data_here(0), verbose=0)
-    said = [str(warning.message) for warning in caught if "jit_compile" in str(warning.message)]
-    expected = (
-        "jit_compile is turned off for model 'jitted': XLA cannot compile the all-reduce of its DistributedOptimizer; "
-        "compile the model with jit_compile=False"
-    )
-    assert said == ([expected] if fusion.rank() == 0 else [])
-    assert not model.jit_compile
