@@ -9,12 +9,11 @@ if keras.backend.backend() != "tensorflow":
 
 from fusionctl.keras import callbacks
 from fusionctl.keras.optimizer import DistributedOptimizer
+from fusionctl.keras.values import allreduce, broadcast
 from fusionctl.tensorflow import (
     Average,
     Compression,
     Sum,
-    allreduce,
-    broadcast,
     init,
     is_initialized,
     local_rank,

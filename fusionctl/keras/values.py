@@ -1,0 +1,37 @@
+"""Collectives on single values, such as a test accuracy: Horovod's names and order of arguments for Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from fusionctl.request import ReduceOp
+from fusionctl.tensorflow import ops
+from fusionctl.tensorflow.compression import Compression, Compressor
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
+    compression: Compressor = Compression.none,
+) -> tf.Tensor:
+    """The ranks' values, tensors or arrays or numbers, combined; Average unless `op` says otherwise."""
+    return ops.allreduce(
+        value,
+        average=average,
+        compression=compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+    )
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+    """The root rank's value on every rank; dtype and shape must be equal everywhere."""
+    return ops.broadcast(value, root_rank, name=name)
