@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 import fusionctl
 
@@ -16,23 +18,23 @@ INTS = ("int32", "int64")
 SHAPES = ((), (1,), (3,), (17, 5), (1000, 7), (0,), (4, 0, 2))
 
 
-def values(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def values(rank: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """Small whole numbers, so that sums and products are exact in every dtype; they differ by rank and place."""
-    return ((np.arange(math.prod(shape)) + 3 * rank) % 5 - 2).reshape(shape).astype(dtype)
+    return np.asarray((np.arange(math.prod(shape)) + 3 * rank) % 5 - 2, dtype).reshape(shape)
 
 
-def reduced(op: fusionctl.ReduceOp, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def reduced(op: fusionctl.ReduceOp, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     """What every rank must get."""
     everyone = np.stack([values(rank, shape, dtype).astype("float64") for rank in range(fusionctl.size())])
     if op is fusionctl.Average:
-        return np.trunc(everyone.mean(0)).astype(dtype) if dtype in INTS else everyone.mean(0).astype(dtype)
+        return np.asarray(np.trunc(everyone.mean(0)) if dtype in INTS else everyone.mean(0), dtype)
     ufunc = {
         fusionctl.Sum: np.add,
         fusionctl.Min: np.minimum,
         fusionctl.Max: np.maximum,
         fusionctl.Product: np.multiply,
     }
-    return ufunc[op].reduce(everyone, axis=0).astype(dtype)
+    return np.asarray(ufunc[op].reduce(everyone, axis=0), dtype)
 
 
 @pytest.mark.parametrize("op", [fusionctl.Sum, fusionctl.Average, fusionctl.Min, fusionctl.Max, fusionctl.Product])
@@ -52,7 +54,7 @@ def test_equals_numpy(dtype: str, op: fusionctl.ReduceOp) -> None:
 def test_bfloat16_accumulates_in_float32() -> None:
     bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     array = np.array([1 + fusionctl.rank() / 128, 256.0, 1.0], bfloat16)
-    exact = sum(np.array([1 + rank / 128, 256.0, 1.0], "float32") for rank in range(fusionctl.size()))
+    exact = np.sum([[1 + rank / 128, 256.0, 1.0] for rank in range(fusionctl.size())], axis=0, dtype="float32")
     np.testing.assert_array_equal(fusionctl.allreduce(array, "bf16", fusionctl.Sum), exact.astype(bfloat16))
 
 
