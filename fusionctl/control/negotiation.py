@@ -1,9 +1,11 @@
 """The slow path as a pure object: what every rank has announced, and the verdict once all have.
 
 Laws: nothing here communicates or sleeps.  Every rank feeds the same payloads in the same order to `settle` and so
-holds the same state.  A verdict on a group falls when the last rank has announced it, on all ranks in the same
-exchange.  An announcement that comes before the verdict replaces the rank's earlier one.  An announcement of an agreed
-group, equal or not, ends the agreement everywhere; each rank that needs the group announces its own version again.
+holds the same state.  A group is agreed when the last rank has announced it equally, on all ranks in the same exchange.
+Versions that differ are disputed: each rank may still replace its own, until every rank insists on it because it has
+submitted a tensor of the group; then the group fails.  So what fails depends on what is submitted, not on when it is
+registered.  An announcement of an agreed group, equal or not, ends the agreement everywhere; each rank that needs the
+group announces its own version again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,12 @@ from typing import Any
 
 from fusionctl.control.difference import describe_difference
 from fusionctl.request import Collective, Group, ReduceOp, Request
+
+OPEN, FINAL = "?", "!"
+"""How a line begins: with a version that its rank may still replace, or with one that it insists on."""
+
+NAMES = json.JSONDecoder()
+"""Reads the name in a line, which is all that must be read of most lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +45,17 @@ class Negotiation:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._queue: dict[str, Group] = {}
+        self._queue: dict[str, str] = {}
         self._announced: dict[str, dict[int, str]] = {}
         self._agreed: set[str] = set()
 
     def announce(self, group: Group) -> None:
         """Queue a group for the next payload; replaces an earlier version that waits there."""
-        self._queue[group.name] = group
+        self._queue[group.name] = OPEN + encode(group)
+
+    def insist(self, group: Group) -> None:
+        """Announce a group whose version this rank can not replace any more."""
+        self._queue[group.name] = FINAL + encode(group)
 
     def queued(self) -> tuple[str, ...]:
         """Names of the groups that the next payload announces."""
@@ -53,9 +65,17 @@ class Negotiation:
         """Whether this rank has announced a group on which no verdict has fallen."""
         return name in self._queue or self.rank in self._announced.get(name, ())
 
+    def is_disputed(self, name: str) -> bool:
+        """Whether all ranks have announced a group, but differently."""
+        return len(self._announced.get(name, ())) == self.size
+
+    def insists(self, name: str) -> bool:
+        """Whether this rank has said that its version is final."""
+        return self._queue.get(name, self._announced.get(name, {}).get(self.rank, OPEN)).startswith(FINAL)
+
     def payload(self) -> bytes:
         """What this rank tells the others now, one line a group; equal announcements give equal bytes."""
-        lines = [encode(group) for group in self._queue.values()]
+        lines = self._queue.values()
         self._queue = {}
         return "\n".join(lines).encode("ascii")
 
@@ -65,29 +85,38 @@ class Negotiation:
         erased = tuple(name for name in announced if name in self._agreed)
         self._agreed.difference_update(erased)
         agreed, failed = [], []
-        for name in [name for name, lines in self._announced.items() if len(lines) == self.size]:
-            verdict = self._judge(self._announced.pop(name))
-            if isinstance(verdict, Group):
+        for name in self.disputed():
+            group, difference = self._compare(self._announced[name])
+            if difference is None:
                 self._agreed.add(name)
-                agreed.append(verdict)
+                agreed.append(group)
+            elif all(line.startswith(FINAL) for line in self._announced[name].values()):
+                failed.append((name, difference))
             else:
-                failed.append((name, verdict))
+                continue
+            del self._announced[name]
         return Settlement(tuple(agreed), tuple(failed), erased)
+
+    def disputed(self) -> list[str]:
+        """Groups that all ranks have announced, but differently, in canonical order."""
+        return [name for name in self._announced if self.is_disputed(name)]
 
     def forget(self, name: str) -> None:
         """End an agreement, on all ranks at the same point of their history."""
         self._agreed.remove(name)
 
     def waiting(self) -> dict[str, list[int]]:
-        """Groups without a verdict, and the ranks that have not announced them."""
+        """Groups that some ranks have announced, and the ranks that have not."""
         return {
-            name: [rank for rank in range(self.size) if rank not in lines] for name, lines in self._announced.items()
+            name: [rank for rank in range(self.size) if rank not in lines]
+            for name, lines in self._announced.items()
+            if not self.is_disputed(name)
         }
 
     def _enter(self, payloads: Sequence[bytes]) -> dict[str, None]:
         """Names of the groups that the payloads announce, in canonical order."""
         lines = {payload: payload.decode("ascii").splitlines() for payload in set(payloads)}
-        names = {line: decode(line).name for part in lines.values() for line in part}
+        names: dict[str, str] = {line: NAMES.raw_decode(line, 2)[0] for part in lines.values() for line in part}
         announced: dict[str, None] = {}
         for rank, payload in enumerate(payloads):
             for line in lines[payload]:
@@ -95,12 +124,13 @@ class Negotiation:
                 self._announced.setdefault(names[line], {})[rank] = line
         return announced
 
-    def _judge(self, lines: dict[int, str]) -> Group | str:
+    def _compare(self, lines: dict[int, str]) -> tuple[Group, str | None]:
+        """Rank 0's version of a group, and what differs from it elsewhere."""
         versions: dict[str, list[int]] = {}
         for rank in range(self.size):
-            versions.setdefault(lines[rank], []).append(rank)
-        told = [(decode(line), ranks) for line, ranks in versions.items()]
-        return describe_difference(told) or told[0][0]
+            versions.setdefault(lines[rank][1:], []).append(rank)
+        told = [(decode(text), ranks) for text, ranks in versions.items()]
+        return told[0][0], describe_difference(told)
 
 
 def digest(payload: bytes) -> bytes:
@@ -109,7 +139,7 @@ def digest(payload: bytes) -> bytes:
 
 
 def encode(group: Group) -> str:
-    """A group as one line of ASCII; floats are exact, and equal groups give equal lines."""
+    """A group as text without line breaks, in ASCII; floats are exact, and equal groups give equal texts."""
     requests = [
         [r.name, int(r.collective), r.dtype, r.shape, int(r.op), r.prescale.hex(), r.postscale.hex(), r.root]
         for r in group.requests
@@ -117,9 +147,9 @@ def encode(group: Group) -> str:
     return json.dumps([group.name, group.fuses_whole, requests], separators=(",", ":"))
 
 
-def decode(line: str) -> Group:
-    """The group that a line stands for."""
-    name, fuses_whole, requests = json.loads(line)
+def decode(text: str) -> Group:
+    """The group that a text stands for."""
+    name, fuses_whole, requests = json.loads(text)
     return Group(name, tuple(map(_request, requests)), fuses_whole)
 
 

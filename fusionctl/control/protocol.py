@@ -69,7 +69,11 @@ class Control:
 
     def needs(self, group: Group, slots: Sequence[int]) -> None:
         """A tensor of this group was submitted and has no bucket: announce the group unless that is done."""
-        if not self._negotiation.is_announced(group.name) and not all(map(self._table.is_bound, slots)):
+        if self._negotiation.is_disputed(group.name):
+            if not self._negotiation.insists(group.name):
+                self._known[group.name] = (group, slots)
+                self._negotiation.insist(group)
+        elif not self._negotiation.is_announced(group.name) and not all(map(self._table.is_bound, slots)):
             self.register(group, slots)
 
     def has_news(self) -> bool:
@@ -91,7 +95,7 @@ class Control:
             self._hooks.fail(name, message)
         for group in settlement.agreed:
             ended += self._bind(group)
-        for name in ended:
+        for name in [*ended, *self._negotiation.disputed()]:
             self._announce_if_pending(name)
 
     def waiting(self) -> dict[str, list[int]]:
@@ -117,14 +121,11 @@ class Control:
         slots = self._slots_of(group)
         for bit, bucket in zip(self._cache.insert(group.name, len(buckets)), buckets, strict=True):
             self._hooks.bind(bit, group, bucket, [slots[i] for i in bucket.members])
-        if group.name in self._negotiation.queued():  # changed here again since this version was announced
-            for slot in slots:
-                self._table.disown(slot)
         self._note(group.name, evicted)
         return evicted
 
     def _slots_of(self, group: Group) -> list[int]:
-        """This rank's slots, in the order in which the agreed group has the members."""
+        """This rank's slots for what it announced, in the order in which the agreed group has the members."""
         said, slots = self._said[group.name]
         mine = by_key(said)
         return [slots[mine[key]] for key in by_key(group)]

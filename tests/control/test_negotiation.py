@@ -71,9 +71,27 @@ def test_a_difference_fails_on_all_ranks_and_nothing_is_left_of_it() -> None:
     ranks = Ranks(2)
     other = single("a", (5,))
     text = "tensor 'a': shape is (4,) on rank 0 and (5,) on rank 1; submit the same shape on every rank"
-    assert ranks.exchange([A, B], [B, other]) == Settlement((B,), (("a", text),), ())
-    assert ranks.each[0].waiting() == {}
+    assert ranks.exchange([A, B], [B, other]) == Settlement((B,), (), ())
+    assert (ranks.each[0].disputed(), ranks.each[0].waiting()) == (["a"], {})
+    ranks.each[0].insist(A)
+    assert ranks.exchange([], []) == NOTHING
+    ranks.each[1].insist(other)
+    assert ranks.exchange([], []) == Settlement((), (("a", text),), ())
+    assert ranks.each[0].disputed() == []
     assert ranks.exchange([A], []) == NOTHING
+    assert ranks.exchange([], [A]) == Settlement((A,), (), ())
+
+
+def test_a_dispute_ends_when_a_rank_that_does_not_insist_replaces_its_version() -> None:
+    ranks = Ranks(2)
+    ranks.exchange([A], [single("a", (5,))])
+    ranks.each[0].insist(A)
+    assert ranks.exchange([], [A]) == Settlement((A,), (), ())
+
+
+def test_equal_versions_agree_whoever_insists() -> None:
+    ranks = Ranks(2)
+    ranks.each[0].insist(A)
     assert ranks.exchange([], [A]) == Settlement((A,), (), ())
 
 
@@ -120,15 +138,26 @@ def test_a_rank_knows_what_it_has_announced() -> None:
     assert history == [[True, False], [True, False], [False, False]]
 
 
+def test_a_rank_knows_what_it_insists_on() -> None:
+    ranks = Ranks(2)
+    history = [ranks.each[0].insists("a")]
+    for announce in (ranks.each[0].announce, ranks.each[0].insist):
+        announce(A)
+        history.append(ranks.each[0].insists("a"))
+        ranks.exchange([], [])
+        history.append(ranks.each[0].insists("a"))
+    assert history == [False, False, False, True, True]
+
+
 def test_a_payload_says_what_is_queued_once() -> None:
     negotiation = Negotiation(0, 1)
     negotiation.announce(A)
     negotiation.announce(single("b", (5,)))
-    negotiation.announce(B)
+    negotiation.insist(B)
     assert negotiation.queued() == ("a", "b")
     assert negotiation.payload() == (
-        b'["a",false,[["a",0,"float32",[4],1,"0x1.0000000000000p+0","0x1.0000000000000p+0",-1]]]\n'
-        b'["b",false,[["b",0,"float32",[4],1,"0x1.0000000000000p+0","0x1.0000000000000p+0",-1]]]'
+        b'?["a",false,[["a",0,"float32",[4],1,"0x1.0000000000000p+0","0x1.0000000000000p+0",-1]]]\n'
+        b'!["b",false,[["b",0,"float32",[4],1,"0x1.0000000000000p+0","0x1.0000000000000p+0",-1]]]'
     )
     assert (negotiation.queued(), negotiation.payload()) == ((), b"")
 
@@ -163,9 +192,9 @@ GROUPS = st.builds(Group, NAMES, st.lists(REQUESTS, max_size=4).map(tuple), st.b
 
 
 @given(GROUPS)
-def test_a_line_holds_the_whole_group(group: Group) -> None:
-    line = encode(group)
-    assert decode(line) == group
-    assert encode(decode(line)) == line
-    assert line.isascii()
-    assert line.splitlines() == [line]
+def test_a_text_holds_the_whole_group(group: Group) -> None:
+    text = encode(group)
+    assert decode(text) == group
+    assert encode(decode(text)) == text
+    assert text.isascii()
+    assert text.splitlines() == [text]

@@ -1,4 +1,4 @@
-"""The compiled table, one rank at a time: marks, words, agreements; `test_protocol.py` drives many of them together."""
+"""The compiled table, one rank at a time: marks, words, agreements; `test_many_ranks.py` drives many together."""
 
 from __future__ import annotations
 
