@@ -162,8 +162,11 @@ class Runtime:
         payloads = [payload] * self.size if same else self._engine.gather(payload, sizes)
         with self._lock:
             self._control.settle(payloads)
+            warning = self._control.take_warning()
             if self._control.has_news():
                 self._engine.announce()
+        if warning is not None and self.rank == 0:
+            self.log.warning(warning)
         if any(head[24] for head in heads):
             self._report_stall()
 
@@ -201,7 +204,8 @@ class Runtime:
         states = [RankState.decode(state) for state in self._engine.gather(mine, sizes)]
         self._engine.silence()
         if self.rank == 0:
-            for line in report(states, self.config.stall_check_time):
+            limit = self.config.stall_check_time
+            for line in report(states, limit, self._control.groups(), self._control.waiting()):
                 self.log.warning(line)
 
     def leave(self) -> str:

@@ -55,7 +55,7 @@ def report(
     lines = []
     for ready, names in together.items():
         if len(ready) == len(states):
-            lines.append(_held_back(states, names, groups))
+            lines += _held_back(states, names, groups)
         else:
             lines += _missed(states, names, ready, _unannounced(names, groups, waiting or {}))
     return lines
@@ -73,9 +73,8 @@ def _missed(
         yield f"  and {len(missing) - SHOWN} more ranks"
 
 
-def _held_back(states: Sequence[RankState], names: Sequence[str], groups: Iterable[Group]) -> str:
-    """About tensors that all ranks have submitted: others that are reduced together with them are missing."""
-    text = f"{_age(states, names)}: {_tensors(names)} submitted on all ranks, but not all tensors of the same group"
+def _held_back(states: Sequence[RankState], names: Sequence[str], groups: Iterable[Group]) -> Iterable[str]:
+    """About tensors that all ranks have submitted: others of their group may be missing; else they are on their way."""
     present = {name for state in states for name, _ in state.pending}
     lacking = [
         request.name
@@ -84,7 +83,11 @@ def _held_back(states: Sequence[RankState], names: Sequence[str], groups: Iterab
         for request in group.requests
         if request.name not in present
     ]
-    return f"{text}: no rank has submitted {_listed(lacking)}" if lacking else text
+    if lacking:
+        yield (
+            f"{_age(states, names)}: {_tensors(names)} submitted on all ranks, but not all tensors of the same group: no "
+            f"rank has submitted {_listed(lacking)}"
+        )
 
 
 def _unannounced(names: Sequence[str], groups: Iterable[Group], waiting: Mapping[str, Sequence[int]]) -> dict[int, str]:
