@@ -52,7 +52,7 @@ def report(
     together: dict[tuple[int, ...], list[str]] = {}
     for name, submitted in stalled(states, limit).items():
         together.setdefault(tuple(submitted), []).append(name)
-    lines = []
+    lines: list[str] = []
     for ready, names in together.items():
         if len(ready) == len(states):
             lines += _held_back(states, names, groups)
@@ -85,8 +85,8 @@ def _held_back(states: Sequence[RankState], names: Sequence[str], groups: Iterab
     ]
     if lacking:
         yield (
-            f"{_age(states, names)}: {_tensors(names)} submitted on all ranks, but not all tensors of the same group: no "
-            f"rank has submitted {_listed(lacking)}"
+            f"{_age(states, names)}: {_tensors(names)} submitted on all ranks, but not all tensors of the same group: "
+            f"no rank has submitted {_listed(lacking)}"
         )
 
 
