@@ -34,7 +34,10 @@ class Registry:
     def add(self, group: Group) -> tuple[Registered, bool]:
         """Enter a group; also tells whether it is new or differs from what was known under its name."""
         known = self.by_name.get(group.name)
-        if known is None or len(known.slots) != len(group.requests):
+        if known is None:
+            return self._create(group), True
+        if len(known.slots) != len(group.requests):
+            _refuse_busy(known)
             return self._create(group), True
         if known.group == group:
             return known, False
@@ -71,12 +74,16 @@ class Registry:
         return registered
 
     def _restate(self, known: Registered, group: Group) -> None:
-        for slot, request in zip(known.slots, group.requests, strict=True):
-            if _board.busy(slot):
-                raise UsageError(DUPLICATE.format(request.name))
+        _refuse_busy(known)
         for slot, request in zip(known.slots, group.requests, strict=True):
             _board.restate(slot, DTYPES.index(request.dtype), request.shape)
         known.group = group
+
+
+def _refuse_busy(known: Registered) -> None:
+    for slot, request in zip(known.slots, known.group.requests, strict=True):
+        if _board.busy(slot):
+            raise UsageError(DUPLICATE.format(request.name))
 
 
 def is_dynamic(group: Group) -> bool:

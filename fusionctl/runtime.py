@@ -204,8 +204,8 @@ class Runtime:
         states = [RankState.decode(state) for state in self._engine.gather(mine, sizes)]
         self._engine.silence()
         if self.rank == 0:
-            limit = self.config.stall_check_time
-            for line in report(states, limit, self._control.groups(), self._control.waiting()):
+            groups = [group for group in self._control.groups() if len(group.requests) > 1]
+            for line in report(states, self.config.stall_check_time, groups, self._control.waiting()):
                 self.log.warning(line)
 
     def leave(self) -> str:

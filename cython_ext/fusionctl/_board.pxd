@@ -38,6 +38,7 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
         bool busy(int id)
         void bunch(const vector[int]& ids)
         void unbunch(const vector[int]& ids)
+        void begin(const vector[int]& ids)
         void complete(const vector[int]& ids, int status, const string& message)
         vector[int] fail_group(int id, int status, const string& message)
         vector[int] pending()

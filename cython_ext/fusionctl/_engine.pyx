@@ -321,6 +321,7 @@ cdef class Engine:
                 if self.trace.on:
                     self.trace_agreed(self.agreed[i])
                 i += 1
+            self.board.begin(slots)
             if self.specs[bit].collective == BARRIER:
                 self.board.complete(slots, 0, string())
             else:

@@ -3,6 +3,7 @@
 // Laws: every member is guarded by `mutex`; no callback and no release of a framework's tensor runs under it; a slot
 // goes FREE -> SUBMITTED -> DONE or FAILED -> FREE, and only the engine thread moves it from SUBMITTED.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -43,7 +44,9 @@ struct Slot {
     int dtype;
     std::vector<int64_t> shape;
     State state = FREE;
-    bool arrived = false;  // in the group's current round
+    bool arrived = false;    // in the group's current round
+    bool queued = false;     // given to the engine thread
+    bool executing = false;  // in the data plane's hands
     size_t count = 0;
     const void* src = nullptr;
     void* dst = nullptr;
@@ -226,6 +229,12 @@ class Board {
         for (int id : ids) slots_[id].bunch = nullptr;
     }
 
+    // The data plane has these slots from now on: a verdict on their group no longer reaches them.
+    void begin(const std::vector<int>& ids) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (int id : ids) slots_[id].executing = true;
+    }
+
     void complete(const std::vector<int>& ids, int status, const std::string& message) {
         std::vector<Waiter*> ready;
         std::vector<void*> owners;
@@ -247,7 +256,9 @@ class Board {
             std::lock_guard<std::mutex> lock(mutex_);
             Group& group = groups_[id];
             for (int member : group.members)
-                if (slots_[member].state == Slot::SUBMITTED) pending.push_back(member);
+                if (slots_[member].state == Slot::SUBMITTED && !slots_[member].executing) pending.push_back(member);
+            auto failed = [&](int slot) { return std::find(pending.begin(), pending.end(), slot) != pending.end(); };
+            submitted_.erase(std::remove_if(submitted_.begin(), submitted_.end(), failed), submitted_.end());
             if (group.arrived > 0 || pending.empty()) {
                 group.failure = status;
                 group.message = message;
@@ -301,9 +312,14 @@ class Board {
             return false;
         }
         if (group.held) return true;
-        submitted_.push_back(id);
+        queue(id, slot);
         if (slot.bunch == nullptr || ++slot.bunch->submitted >= slot.bunch->size) wake();
         return true;
+    }
+
+    void queue(int id, Slot& slot) {
+        submitted_.push_back(id);
+        slot.queued = true;
     }
 
     void drop(void* owner_src, void* owner_dst) {
@@ -316,7 +332,7 @@ class Board {
         group.failure = OK;
         if (!group.held) return;
         for (int member : group.members)
-            if (slots_[member].state == Slot::SUBMITTED) submitted_.push_back(member);
+            if (slots_[member].state == Slot::SUBMITTED && !slots_[member].queued) queue(member, slots_[member]);
         if (group.restated) {
             restated_.push_back(id);
             stale_.insert(stale_.end(), group.members.begin(), group.members.end());
@@ -334,6 +350,7 @@ class Board {
                 std::vector<void*>& owners) {
         slot.state = status == OK ? Slot::DONE : Slot::FAILED;
         slot.status = status;
+        slot.queued = slot.executing = false;
         if (status != OK) slot.message = message;
         if (slot.bunch != nullptr) slot.bunch->submitted--;
         for (void*& owner : slot.owners) {
