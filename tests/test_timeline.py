@@ -152,7 +152,10 @@ def test_events_are_in_the_file_when_the_process_is_killed(tmp_path: Path) -> No
         "timeline.span('a', 'LAST', 1000, 3000)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    assert subprocess.run([sys.executable, "-c", programme, str(tmp_path)], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", programme, str(tmp_path)], check=False).returncode
+        == -signal.SIGKILL
+    )
     assert load(tmp_path / "rank0.json")[-1] == {
         **{"ph": "X", "pid": 0, "tid": 1, "name": "LAST", "args": {}},
         **{"ts": 1.0, "dur": 2.0},

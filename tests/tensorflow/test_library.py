@@ -26,7 +26,7 @@ def test_a_call_before_init_is_refused() -> None:
 
 def test_without_tensorflow_the_module_says_what_is_missing() -> None:
     code = "from fusionctl import _tf; print(_tf.problem())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "libtensorflow_framework.so.2, which is not loaded: import tensorflow first\n"
 
 
