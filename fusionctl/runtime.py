@@ -15,7 +15,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from fusionctl import _board, _engine, _mpi
+from fusionctl import _board, _data, _engine, _mpi
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, launcher_size, set_up_logging
 from fusionctl.control.difference import ranks
@@ -82,7 +82,7 @@ class Runtime:
         self._resolver: threading.Thread | None = None
         self._next_token = 0
         self.recorder: Recorder | None = None
-        self._phases = _engine.phases(plan.native_name, plan.half_name)
+        self._phases = _data.phases(plan.native_name, plan.half_name)
         self._thread = threading.Thread(target=self._engine.run, name="fusionctl-engine", daemon=True)
         self._thread.start()
 
@@ -210,7 +210,7 @@ class Runtime:
 
     def leave(self) -> str:
         """The ranks part because at least one of them stopped: the message for what is still pending here."""
-        flags = self._engine.gather(bytes([self._engine.stopped()]))
+        flags = self._engine.gather(bytes([self._engine.stopping]))
         stopped = [rank for rank, flag in enumerate(flags) if flag[0]]
         return (
             f"the job ended before every rank submitted this tensor: {ranks(stopped)} left (by shutdown(), or at the "

@@ -1,4 +1,4 @@
-# Declarations of board.h and trace.h (C++); their laws and comments are there.
+# Declarations of board.h, waits.h and trace.h (C++); their laws and comments are there.
 from libc.stdint cimport int32_t, int64_t
 from libcpp cimport bool
 from libcpp.string cimport string
@@ -46,6 +46,7 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
         @staticmethod
         const char* error()
 
+cdef extern from "waits.h" namespace "fusionctl" nogil:
     cdef cppclass Latch:
         @staticmethod
         void open(void* self, int status, const char* message) noexcept

@@ -16,7 +16,7 @@ cdef struct Spec:
     int root
     bint mergeable
 
-# Spans that the engine records; Engine.PHASES holds their names in this order.
+# Spans that the engine records; `phases` gives their names in this order.
 cdef enum Phase:
     QUEUE
     NEGOTIATE

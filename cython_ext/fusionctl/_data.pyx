@@ -38,6 +38,11 @@ cdef enum:
 cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 
+def phases(str native, str half) -> tuple[str, ...]:
+    """Names of the spans that the engine records, given those of the schedules for 32-bit and for 16-bit elements."""
+    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST")
+
+
 cdef class DataPlane:
     def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, native, half, bint native_scales):
         """`handles` maps comm, byte, dtypes, ops and in_place; programs are flat int32 arrays, `native` may be None.

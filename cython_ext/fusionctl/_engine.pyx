@@ -34,11 +34,6 @@ cdef enum:
     FIRST_RETRY = 50_000
 
 
-def phases(str native, str half) -> tuple[str, ...]:
-    """Names of the spans that the engine records, given those of the schedules for 32-bit and for 16-bit elements."""
-    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST")
-
-
 cdef class Engine:
     """One rank's engine.  `run` is the body of its thread; the hooks are called there, with the GIL.
 
@@ -77,7 +72,7 @@ cdef class Engine:
     cdef bint fresh        # the local set changed, or something was agreed: offer at once
     cdef bint news         # something to announce
     cdef bint queried      # a rank asks what everybody waits for
-    cdef bint stopping
+    cdef readonly bint stopping
     cdef bint left
     cdef int64_t posted_at
     cdef int64_t retry
@@ -122,10 +117,6 @@ cdef class Engine:
         """Leave at the next exchange; all ranks leave with this one."""
         self.stopping = True
         self.board.ring()
-
-    def stopped(self) -> bool:
-        """Whether `stop` was called on this rank."""
-        return self.stopping
 
     def counters(self) -> dict[str, int]:
         """What this rank's engine has done since it started."""
@@ -354,7 +345,7 @@ cdef class Engine:
                 queried, self.queried = self.queried, False
                 self.hooks.negotiate(queried)
             except BaseException as error:
-                self.die(error)
+                self.hooks.fatal(error)
         if self.trace.on:
             self.trace.add(-1, SLOW_PATH, begun, now_ns(), 0, -1)
 
@@ -366,20 +357,17 @@ cdef class Engine:
             try:
                 message = self.hooks.leave().encode()
             except BaseException as error:
-                self.die(error)
+                self.hooks.fatal(error)
         self.board.close(PEER, message)
         self.board.complete(self.board.pending(), PEER, message)
         self.left = True
-
-    cdef void die(self, error):
-        self.hooks.fatal(error)
 
     cdef void check(self, int code) noexcept nogil:
         cdef char[1024] text
         if code != 0:
             mpi.error_text(code, text)
             with gil:
-                self.die(RuntimeError(text.decode(errors="replace")))
+                self.hooks.fatal(RuntimeError(text.decode(errors="replace")))
 
     cdef void await_request(self, Request* request) noexcept nogil:
         cdef bint moved

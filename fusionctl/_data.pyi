@@ -1,0 +1,3 @@
+"""Typed view of the compiled module; what the engine calls is declared in its `.pxd`."""
+
+def phases(native: str, half: str) -> tuple[str, ...]: ...
