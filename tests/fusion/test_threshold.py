@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionctl.fusion.threshold import fuse, runs
+from fusionctl.fusion.threshold import fuse, limit, runs
 from fusionctl.request import Bucket, Collective, Group, ReduceOp, Request
 
 
@@ -100,3 +100,18 @@ def test_every_request_is_in_one_bucket_of_its_kind(
         assert len({group.requests[i].kind for i in bucket.members}) == 1
         assert bucket.nbytes == sum(group.requests[i].nbytes for i in bucket.members)
     assert [bucket.members[-1] for bucket in buckets] == sorted(bucket.members[-1] for bucket in buckets)
+
+
+@pytest.mark.parametrize(
+    ("total", "threshold", "bytes_each"),
+    [
+        (16 << 20, 128 << 20, 4 << 20),
+        ((16 << 20) + 1, 128 << 20, (4 << 20) + 1),
+        (16 << 20, 2 << 20, 2 << 20),
+        (1 << 20, 128 << 20, 1 << 20),
+        (5000, 128 << 20, 1 << 20),
+        (16 << 20, 0, 0),
+    ],
+)
+def test_a_large_set_is_cut_for_overlap(total: int, threshold: int, bytes_each: int) -> None:
+    assert limit(total, threshold) == bytes_each
