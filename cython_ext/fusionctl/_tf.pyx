@@ -11,6 +11,8 @@ What each op tells TensorFlow's graphs about itself:
 - FusionctlTick is stateful and takes a resource that it seems to write.  There is one in each graph, so nothing within
   a graph is chained, but calls of functions that submit run in the order of the programme, and so do iterations.
 - FusionctlWait is stateful: it runs, and with it its submissions, although nobody may use its outputs.
+- FusionctlDeliver is an identity of many tensors that TensorFlow does not optimise away.  What follows an asynchronous
+  op is started by the engine's thread, as one task for each consumer; what follows this one, by the thread that runs it.
 """
 
 from libc.stdint cimport int32_t, int64_t, intptr_t
@@ -79,6 +81,7 @@ cdef extern from "tf_c_api.h" namespace "fusionctl::tf" nogil:
         void OpKernelConstruction_GetAttrInt32List(TF_OpKernelConstruction*, const char*, int32_t*, int, TF_Status*)
         void OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*)
         void OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*)
+        int NumInputs(TF_OpKernelContext*)
         void GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*)
         void SetOutput(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*)
         TF_Tensor* AllocateOutput(TF_OpKernelContext*, int, int, const int64_t*, int, size_t, TF_Status*)
@@ -251,6 +254,15 @@ cdef void finish_wait(void* arg, int code, const char* message) noexcept nogil:
     finish(pending)
 
 
+# -- FusionctlDeliver: the wait's outputs, many at once ----------------------------------------------------------------
+
+cdef void deliver(void* kernel, Context* context) noexcept nogil:
+    cdef TF_Status* status = api.NewStatus()
+    for i in range(api.NumInputs(context)):
+        forward(context, i, status)
+    report(context, status)
+
+
 # -- FusionctlProbe: completes like FusionctlWait, from another thread after the kernel has returned -------------------
 
 cdef void probe(void* kernel, Context* context, DoneCallback* done) noexcept nogil:
@@ -322,6 +334,8 @@ cdef void define_ops(TF_Status* status) noexcept nogil:
     api.OpDefinitionBuilderSetIsStateful(op, True)
     api.OpDefinitionBuilderAddAttr(op, b"slots: list(int) >= 1")
     define_op(op, b"T: list(type) >= 1", b"xs: T", NULL, b"ys: T", shapes_of_inputs, status)
+    op = api.NewOpDefinitionBuilder(b"FusionctlDeliver")
+    define_op(op, b"T: list(type) >= 1", b"xs: T", NULL, b"ys: T", shapes_of_inputs, status)
 
 
 cdef void define_op(
@@ -352,6 +366,11 @@ cdef void add_kernels(TF_Status* status) noexcept nogil:
     add_kernel(
         b"FusionctlSubmit",
         api.NewKernelBuilder(b"FusionctlSubmit", b"CPU", create_submit, submit, delete_nothing),
+        status,
+    )
+    add_kernel(
+        b"FusionctlDeliver",
+        api.NewKernelBuilder(b"FusionctlDeliver", b"CPU", create_nothing, deliver, delete_nothing),
         status,
     )
     add_kernel(

@@ -58,6 +58,7 @@ struct TF_AsyncOpKernelDoneCallback;
       (TF_OpKernelConstruction*, const char*, int32_t*, int, TF_Status*))                                             \
     F(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                     \
     F(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                               \
+    F(int, NumInputs, (TF_OpKernelContext*))                                                                          \
     F(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                            \
     F(void, SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                                      \
     F(TF_Tensor*, AllocateOutput, (TF_OpKernelContext*, int, int, const int64_t*, int, size_t, TF_Status*))           \

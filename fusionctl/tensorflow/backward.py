@@ -22,11 +22,17 @@ def register_gradients() -> None:
     """Tell TensorFlow the rules; once per process."""
     tf.RegisterGradient("FusionctlSubmit")(submit_gradient)
     tf.RegisterGradient("FusionctlWait")(wait_gradient)
+    tf.RegisterGradient("FusionctlDeliver")(deliver_gradient)
 
 
 def submit_gradient(op: Any, grad: Any) -> list[Any]:
     """The wait's rule has reduced it; nothing flows into the tick."""
     return [grad, None]
+
+
+def deliver_gradient(op: Any, *grads: Any) -> list[Any]:
+    """An identity's."""
+    return list(grads)
 
 
 def wait_gradient(op: Any, *grads: Any) -> list[Any]:

@@ -67,8 +67,8 @@ def request_for(
 ) -> Request:
     """The request of a gradient; what the graph does not know of its shape the variable does."""
     check_reducible(name, tensor)
-    shape = tensor.shape.merge_with(variable.shape)
-    tensor.set_shape(shape)
+    if not tensor.shape.is_fully_defined():
+        tensor.set_shape(variable.shape)
     return Request(name, Collective.ALLREDUCE, tensor.dtype.name, static_shape(tensor), op, prescale, postscale)
 
 

@@ -55,9 +55,10 @@ def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bo
     tick = current_tick(backward)
     pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
     results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
-    if not tf.executing_eagerly():
-        run_unordered(results[0].op)
-    return results
+    if tf.executing_eagerly():
+        return results
+    run_unordered(results[0].op)
+    return list(ops().fusionctl_deliver(results)) if len(results) > 1 else results
 
 
 def static_shape(tensor: tf.Tensor) -> tuple[int, ...]:
