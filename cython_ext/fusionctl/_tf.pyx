@@ -12,7 +12,7 @@ What each op tells TensorFlow's graphs about itself:
   a graph is chained, but calls of functions that submit run in the order of the programme, and so do iterations.
 - FusionctlWait is stateful: it runs, and with it its submissions, although nobody may use its outputs.
 - FusionctlDeliver is an identity of many tensors that TensorFlow does not optimise away.  What follows an asynchronous
-  op is started by the engine's thread, as one task for each consumer; what follows this one, by the thread that runs it.
+  op is started by the engine's thread, one task for each consumer; what follows this one, by the thread that runs it.
 """
 
 from libc.stdint cimport int32_t, int64_t, intptr_t
