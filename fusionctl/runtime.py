@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mpi4py import MPI
 
 from fusionctl import _board, _data, _engine, _mpi
 from fusionctl._table import Table
-from fusionctl.config import Config, disagreements, launcher_size, set_up_logging
+from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
 from fusionctl.control.negotiation import digest
 from fusionctl.control.protocol import Control
@@ -25,6 +23,7 @@ from fusionctl.control.stall import RankState, report
 from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.fusion.threshold import fuse
+from fusionctl.job import abort, check_mpi, end_job_on_error, meet, where_is_main_thread
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry, is_dynamic
 from fusionctl.request import DTYPES, Bucket, Group, ReduceOp
@@ -124,7 +123,11 @@ class Runtime:
         with self._lock:
             if self.recorder is not None:
                 raise UsageError("the timeline runs already; stop_timeline() first")
-            self.recorder = Recorder(Timeline(path, self.rank), _registry, self._phases)
+            self.record(Timeline(path, self.rank))
+
+    def record(self, timeline: Timeline) -> None:
+        """Write this rank's spans to an open timeline from now on."""
+        self.recorder = Recorder(timeline, _registry, self._phases)
 
     def stop_timeline(self) -> None:
         """Stop recording and complete the file; nothing happens when the timeline is off."""
@@ -232,18 +235,14 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
     global _runtime
     if _runtime is not None:
         return
-    settings = Config.from_env()
     check_mpi()
     _mpi.bind(MPI.__file__.encode(), MPI.ANY_SOURCE)
     world = _communicator(comm)
-    text = disagreements(world.allgather(settings))
-    if text is not None:
-        raise ConfigError(text)
+    settings, timeline = _agreed_settings(world)
     _runtime = Runtime(world, settings)
-    if settings.timeline is not None:
-        _runtime.start_timeline(settings.timeline)
+    if timeline is not None:
+        _runtime.record(timeline)
     atexit.register(shutdown)
-    _install_excepthook()
 
 
 def shutdown() -> None:
@@ -317,51 +316,6 @@ def settle_future(future: Future[Any], status: int, message: str, result: Callab
         future.set_exception(STATUS_ERRORS[status](message))
 
 
-def check_mpi() -> None:
-    """MPIError unless the MPI that mpi4py initialised, and the launcher, can carry the engine."""
-    if MPI.Is_finalized():
-        raise MPIError("MPI is finalised already; call fusionctl.init() before MPI.Finalize()")
-    if not MPI.Is_initialized():
-        raise MPIError("mpi4py has not initialised MPI; leave mpi4py.rc.initialize at True or call MPI.Init_thread()")
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        names = {MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE", MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED"}
-        raise MPIError(
-            f"MPI was initialised with {names[MPI.Query_thread()]}, but fusionctl calls it from a thread of its own "
-            "and needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before its import"
-        )
-    check_launcher()
-
-
-def check_launcher() -> None:
-    """MPIError when the launcher started more ranks than this MPI library sees."""
-    said = launcher_size()
-    if said is not None and said.size != MPI.COMM_WORLD.Get_size():
-        library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
-        raise MPIError(
-            f"{said.variable} says that {said.size} ranks were started, but MPI ({library}) sees "
-            f"{MPI.COMM_WORLD.Get_size()}: this mpirun belongs to another MPI than the one mpi4py loaded; use the "
-            f"mpirun beside {sys.executable}, or the one of that library"
-        )
-
-
-def abort() -> None:
-    """End the job on all ranks at once."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(1)
-
-
-def where_is_main_thread() -> str:
-    """File, line and function of the innermost frame of the main thread that is not fusionctl's own."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    own = str(Path(__file__).parent)
-    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(own):
-        frame = frame.f_back
-    if frame is None:
-        return "unknown"
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
 def _communicator(comm: MPI.Intracomm | Sequence[int] | None) -> MPI.Intracomm:
     if comm is None:
         return MPI.COMM_WORLD
@@ -369,6 +323,29 @@ def _communicator(comm: MPI.Intracomm | Sequence[int] | None) -> MPI.Intracomm:
         return comm
     group = MPI.COMM_WORLD.Get_group().Incl(list(comm))
     return MPI.COMM_WORLD.Create_group(group)
+
+
+def _agreed_settings(world: MPI.Intracomm) -> tuple[Config, Timeline | None]:
+    """This rank's settings and its open timeline; ConfigError on every rank if one rank's are of no use, or differ."""
+    mine, timeline = _own_settings(world.Get_rank())
+    meet(world, Config().stall_check_time)
+    everyone = world.allgather(mine)
+    refused = [rank for rank, theirs in enumerate(everyone) if isinstance(theirs, ConfigError)]
+    if refused:
+        who = "" if len(refused) == len(everyone) else f"{ranks(refused)} can not start: "
+        raise ConfigError(f"{who}{everyone[refused[0]]}")
+    text = disagreements(everyone)
+    if text is not None:
+        raise ConfigError(text)
+    return everyone[world.Get_rank()], timeline
+
+
+def _own_settings(rank: int) -> tuple[Config | ConfigError, Timeline | None]:
+    try:
+        settings = Config.from_env()
+        return settings, None if settings.timeline is None else Timeline(settings.timeline, rank)
+    except ConfigError as error:
+        return error, None
 
 
 def _mpi_handles(control: MPI.Intracomm, data: MPI.Intracomm) -> dict[str, Any]:
@@ -386,15 +363,4 @@ def _mpi_handles(control: MPI.Intracomm, data: MPI.Intracomm) -> dict[str, Any]:
     }
 
 
-def _install_excepthook() -> None:
-    """A rank that raises ends the job everywhere, after its traceback is printed."""
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        previous(kind, error, where)
-        if _runtime is not None and _runtime.size > 1:
-            abort()
-
-    if not getattr(previous, "ends_the_job", False):
-        hook.ends_the_job = True  # type: ignore[attr-defined]
-        sys.excepthook = hook
+end_job_on_error()

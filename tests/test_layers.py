@@ -13,17 +13,17 @@ ROWS = (
     {"config", "request", "timeline"},
     {"plan"},
     {"control", "data", "fusion", "sim"},
-    {"runtime", "registry", "recorder"},
+    {"runtime", "job", "registry", "recorder"},
     {"arrays", "tensorflow"},
     {"keras", "cli"},
 )
 """Modules and packages of fusionctl, lowest row first; the Keras wrapper stands on the ops for TensorFlow and NumPy."""
 
-TOGETHER = ({"runtime", "registry", "recorder"},)
+TOGETHER = ({"runtime", "job", "registry", "recorder"},)
 """Modules of one row that are parts of one thing."""
 
 HOMES = {
-    "mpi4py": {"runtime", "data"},
+    "mpi4py": {"runtime", "job", "data"},
     "tensorflow": {"tensorflow", "keras"},
     "keras": {"keras"},
     "os.environ": {"config"},

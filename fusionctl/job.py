@@ -1,0 +1,98 @@
+"""The job as a whole: whether its MPI can carry the engine, what a rank does now, and how one rank ends all."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from mpi4py import MPI
+
+from fusionctl.config import launcher_size
+from fusionctl.errors import MPIError
+
+
+def check_mpi() -> None:
+    """MPIError unless the MPI that mpi4py initialised, and the launcher, can carry the engine."""
+    if MPI.Is_finalized():
+        raise MPIError("MPI is finalised already; call fusionctl.init() before MPI.Finalize()")
+    if not MPI.Is_initialized():
+        raise MPIError("mpi4py has not initialised MPI; leave mpi4py.rc.initialize at True or call MPI.Init_thread()")
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        names = {MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE", MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED"}
+        raise MPIError(
+            f"MPI was initialised with {names[MPI.Query_thread()]}, but fusionctl calls it from a thread of its own "
+            "and needs MPI_THREAD_SERIALIZED or more; set mpi4py.rc.thread_level = 'multiple' before its import"
+        )
+    check_launcher()
+
+
+def check_launcher() -> None:
+    """MPIError when the launcher started more ranks than this MPI library sees."""
+    said = launcher_size()
+    if said is not None and said.size != MPI.COMM_WORLD.Get_size():
+        library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        raise MPIError(
+            f"{said.variable} says that {said.size} ranks were started, but MPI ({library}) sees "
+            f"{MPI.COMM_WORLD.Get_size()}: this mpirun belongs to another MPI than the one mpi4py loaded; use the "
+            f"mpirun beside {sys.executable}, or the one of that library"
+        )
+
+
+def abort() -> None:
+    """End the job on all ranks at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)
+
+
+def end_job_on_error() -> None:
+    """From now on a rank that raises ends the job everywhere, after its traceback is printed; idempotent.
+
+    The other ranks would wait for it, if only in MPI_Finalize.  An interactive interpreter goes on.
+    """
+    previous = sys.excepthook
+    if getattr(previous, "ends_the_job", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        previous(kind, error, where)
+        alone = not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1
+        if not alone and not hasattr(sys, "ps1"):
+            abort()
+
+    hook.ends_the_job = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def meet(comm: MPI.Intracomm, patience: float) -> None:
+    """Sleep until all ranks are here; after `patience` seconds log that some are not."""
+    barrier, begun, told = comm.Ibarrier(), time.monotonic(), False
+    nap = 1e-4
+    while not barrier.Test():
+        time.sleep(nap)
+        nap = min(1.5 * nap, 0.05)
+        if not told and time.monotonic() - begun > patience:
+            told = True
+            logging.getLogger("fusionctl").warning(
+                "rank %d has waited in init() for %.0f s: some ranks have not called it", comm.Get_rank(), patience
+            )
+
+
+def where_is_main_thread() -> str:
+    """File, line and function of the innermost frame of the main thread that belongs to the user's programme."""
+    frame = innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    frame = frame or innermost
+    if frame is None:
+        return "unknown"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether code is fusionctl's own, generated, or of an installed package."""
+    return file.startswith((str(Path(__file__).parent), "<frozen")) or file == "<string>" or "site-packages" in file
