@@ -18,7 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from fusionctl import _board, runtime
 from fusionctl.errors import UsageError
 from fusionctl.registry import DUPLICATE
-from fusionctl.request import DTYPES, ITEMSIZE, REDUCIBLE, Collective, Group, ReduceOp, Request
+from fusionctl.request import (
+    DTYPES,
+    Collective,
+    Group,
+    ReduceOp,
+    Request,
+    checked_dtype,
+    checked_name,
+    checked_op,
+    checked_root,
+)
 
 Array = NDArray[Any]
 
@@ -88,10 +98,8 @@ def grouped_allreduce_async(
 
 def broadcast(array: ArrayLike, root_rank: int = 0, name: str | None = None) -> Array:
     """The root rank's array on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
-    size = runtime.current().size
-    if not 0 <= root_rank < size:
-        raise UsageError(f"root_rank is {root_rank}, but the ranks are 0 to {size - 1}")
-    return _Call(Collective.BROADCAST, [array], name or "broadcast", root=root_rank).wait()[0]
+    root = checked_root(root_rank, runtime.current().size)
+    return _Call(Collective.BROADCAST, [array], name or "broadcast", root=root).wait()[0]
 
 
 def barrier(name: str | None = None) -> None:
@@ -114,6 +122,8 @@ class _Call:
         root: int = -1,
     ) -> None:
         self._runtime = runtime.current()
+        checked_name(name)
+        op = checked_op(name, op)
         self._arrays = [_contiguous(array) for array in arrays]
         if outs is None:
             self.results = [np.empty_like(array) for array in self._arrays]
@@ -133,8 +143,8 @@ class _Call:
         requests = []
         for index, array in enumerate(self._arrays):
             tensor = name if len(self._arrays) == 1 else f"{name}.{index}"
-            dtype = _checked_dtype(tensor, array.dtype, collective)
-            requests.append(Request(tensor, collective, dtype, array.shape, ReduceOp(op), prescale, postscale, root))
+            dtype = checked_dtype(tensor, array.dtype.name, op if collective is Collective.ALLREDUCE else None)
+            requests.append(Request(tensor, collective, dtype, array.shape, op, prescale, postscale, root))
         return Group(name, tuple(requests))
 
     def wait(self) -> list[Array]:
@@ -174,12 +184,3 @@ def _checked_out(name: str, array: Array, out: Array) -> Array:
             "writable, C-contiguous array of the same dtype and shape"
         )
     return out
-
-
-def _checked_dtype(name: str, dtype: np.dtype[Any], collective: Collective) -> str:
-    accepted = REDUCIBLE if collective is Collective.ALLREDUCE else ITEMSIZE.keys()
-    if dtype.name not in accepted:
-        what = collective.name.lower()
-        what = collective.name.lower()
-        raise UsageError(f"tensor '{name}' has dtype {dtype.name}; {what} accepts {', '.join(sorted(accepted))}")
-    return dtype.name

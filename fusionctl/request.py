@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Integral
+
+from fusionctl.errors import UsageError
 
 DTYPES: tuple[str, ...] = (
     "float16",
@@ -23,9 +26,6 @@ DTYPES: tuple[str, ...] = (
 
 ITEMSIZE: dict[str, int] = dict(zip(DTYPES, (2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1), strict=True))
 
-REDUCIBLE: frozenset[str] = frozenset(DTYPES[:6])
-"""Element types that an all-reduce accepts; a broadcast accepts all of `DTYPES`."""
-
 
 class ReduceOp(IntEnum):
     """How an all-reduce combines the ranks' tensors; the numbers are Horovod's."""
@@ -36,6 +36,10 @@ class ReduceOp(IntEnum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+
+
+OPS: tuple[ReduceOp, ...] = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
+"""The ops that an all-reduce accepts."""
 
 
 class Collective(IntEnum):
@@ -105,3 +109,36 @@ class Bucket:
     group: str
     members: tuple[int, ...]
     nbytes: int
+
+
+def checked_op(name: str, op: object) -> ReduceOp:
+    """The op of a tensor's all-reduce; UsageError for what is none, or not there yet."""
+    if op not in OPS:
+        accepted = ", ".join(each.name.capitalize() for each in OPS)
+        raise UsageError(f"tensor '{name}' has op {op!r}; allreduce accepts {accepted} of fusionctl")
+    return OPS[OPS.index(op)]
+
+
+def checked_dtype(name: str, dtype: str, op: ReduceOp | None = None) -> str:
+    """The element type of a tensor, to be reduced by `op` or only moved; UsageError for what can not be."""
+    if dtype not in ITEMSIZE:
+        raise UsageError(f"tensor '{name}' has dtype {dtype}; accepted are {', '.join(DTYPES)}: cast it")
+    if dtype == "bool" and op in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise UsageError(
+            f"tensor '{name}' has dtype bool and op {op.name.capitalize()}; use Max (or), Min (and), cast it"
+        )
+    return dtype
+
+
+def checked_root(root: object, size: int) -> int:
+    """The root of a broadcast among `size` ranks; UsageError for what is no rank."""
+    if not isinstance(root, Integral) or isinstance(root, bool) or not 0 <= int(root) < size:
+        raise UsageError(f"root_rank is {root!r}, but the ranks are 0 to {size - 1}")
+    return int(root)
+
+
+def checked_name(name: object) -> str:
+    """A tensor's name; UsageError unless it is text that every rank can read."""
+    if not isinstance(name, str) or (not name.isascii() and name.encode(errors="replace").decode() != name):
+        raise UsageError(f"name is {name!r}; give a str without lone surrogates")
+    return name

@@ -349,7 +349,17 @@ def _own_settings(rank: int) -> tuple[Config | ConfigError, Timeline | None]:
 
 
 def _mpi_handles(control: MPI.Intracomm, data: MPI.Intracomm) -> dict[str, Any]:
-    types = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T, "int64": MPI.INT64_T}
+    types = {
+        "float32": MPI.FLOAT,
+        "float64": MPI.DOUBLE,
+        "int8": MPI.INT8_T,
+        "int16": MPI.INT16_T,
+        "int32": MPI.INT32_T,
+        "int64": MPI.INT64_T,
+        "uint8": MPI.UINT8_T,
+        "uint16": MPI.UINT16_T,
+        "bool": MPI.UINT8_T,
+    }
     ops = {ReduceOp.SUM: MPI.SUM, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX, ReduceOp.PRODUCT: MPI.PROD}
     return {
         "control": MPI._handleof(control),

@@ -39,7 +39,6 @@ cdef cppclass Operation:
     Spec spec
     vector[int] slots
     int bit
-    int wire                        # element type of the buffer
     size_t itemsize
     size_t count                    # elements in the buffer
     char* buffer
@@ -91,6 +90,7 @@ cdef class DataPlane:
     cdef int phase(self, Operation* op) noexcept nogil
     cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil
     cdef void lay_out(self, Operation* op) noexcept nogil
+    cdef bint needs_all(self, const Spec* spec) noexcept nogil
     cdef char* get_buffer(self, size_t nbytes) noexcept nogil
     cdef void put_buffer(self, char* buffer, size_t nbytes) noexcept nogil
     cdef void pack(self, Operation* op) noexcept nogil
@@ -107,4 +107,5 @@ cdef class DataPlane:
     cdef void post_message(self, Operation* op, const int32_t* record, char* where) noexcept nogil
     cdef void end_step(self, Operation* op) noexcept nogil
     cdef int reduce_chunk(self, Operation* op, const int32_t* records, int n, int r, size_t* at) noexcept nogil
-    cdef double program_scale(self, Operation* op) noexcept nogil
+    cdef int kernel_op(self, Operation* op) noexcept nogil
+    cdef double factor(self, Operation* op) noexcept nogil

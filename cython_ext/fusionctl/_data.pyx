@@ -27,8 +27,6 @@ cdef enum:
     SUM = 1
     BFLOAT16 = 1
     FLOAT64 = 3
-    INT32 = 4
-    INT64 = 5
     SEND = 0
     RECV = 1
     RECV_REDUCE = 2
@@ -167,7 +165,7 @@ cdef class DataPlane:
     cdef int phase(self, Operation* op) noexcept nogil:
         if op.spec.collective == BROADCAST_:
             return BROADCAST
-        return REDUCE_HALF if op.spec.dtype <= BFLOAT16 else REDUCE
+        return REDUCE_HALF if op.program == &self.half else REDUCE
 
     cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil:
         cdef Slot* slot
@@ -185,14 +183,13 @@ cdef class DataPlane:
         cdef Spec* spec = &op.spec
         cdef Slot* slot
         cdef bint as_bytes = spec.collective == BROADCAST_
-        op.wire = INT64 if spec.dtype == INT32 and spec.op == AVERAGE else spec.dtype
-        op.itemsize = 1 if as_bytes else ITEMSIZE[op.wire]
+        op.itemsize = 1 if as_bytes else ITEMSIZE[spec.dtype]
         op.count = 0
         for i in op.slots:
             slot = &self.board.slot(i)
             op.count += slot.count * (ITEMSIZE[slot.dtype] if as_bytes else 1)
         op.program = NULL
-        if not as_bytes and spec.dtype <= BFLOAT16:
+        if not as_bytes and self.needs_all(spec):
             op.program = &self.half
         elif not as_bytes and not self.native.empty():
             op.program = &self.native
@@ -205,11 +202,15 @@ cdef class DataPlane:
         op.send = NULL
         op.next_request = 0
         op.mpi_code = 0
-        op.pooled = op.slots.size() > 1 or (not as_bytes and op.wire != spec.dtype)
+        op.pooled = op.slots.size() > 1
         if op.pooled:
             op.buffer = self.get_buffer(op.count * op.itemsize)
         else:
             op.buffer = <char*>self.board.slot(op.slots[0]).dst
+
+    cdef bint needs_all(self, const Spec* spec) noexcept nogil:
+        # All contributions must meet: 16-bit elements to be rounded once, integers for a mean that can not overflow.
+        return spec.dtype <= BFLOAT16 or (spec.op == AVERAGE and spec.dtype > FLOAT64)
 
     cdef char* get_buffer(self, size_t nbytes) noexcept nogil:
         cdef size_t i
@@ -240,28 +241,27 @@ cdef class DataPlane:
             return  # one tensor, unscaled: it is read where it is
         for i in op.slots:
             slot = &self.board.slot(i)
-            kernels.pack(slot.dtype, op.wire, slot.src, op.buffer + at, slot.count, op.spec.prescale)
+            kernels.scale(op.spec.dtype, slot.src, op.buffer + at, slot.count, op.spec.prescale)
             at += slot.count * op.itemsize
 
     cdef void unpack(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
         cdef Slot* slot
-        cdef int64_t divisor = self.size if op.spec.op == AVERAGE else 1
-        cdef double scale = op.spec.postscale
-        if self.scales_in_program(op):
-            divisor = 1
-            scale = 1.0
+        cdef bint scaled = op.program != NULL and op.cursor > 2 and self.scales_in_program(op)
+        cdef double factor = 1.0 if scaled else self.factor(op)
         for i in op.slots:
             slot = &self.board.slot(i)
-            kernels.unpack(slot.dtype, op.wire, op.buffer + at, slot.dst, slot.count, scale, divisor)
+            kernels.scale(op.spec.dtype, op.buffer + at, slot.dst, slot.count, factor)
             at += slot.count * op.itemsize
 
     cdef bint scales_in_program(self, Operation* op) noexcept nogil:
         # Floats are scaled where they are reduced once: no further pass, and a 16-bit average can not overflow in its
         # sum, as it is rounded only then.
-        if op.steps_left == 0 and op.cursor == 2:
-            return False  # no program ran
-        return op.program == &self.half or (self.native_scales and op.spec.dtype <= FLOAT64)
+        return op.spec.dtype <= FLOAT64 and (op.program == &self.half or self.native_scales)
+
+    cdef double factor(self, Operation* op) noexcept nogil:
+        # The kernel that means integers divides by itself.
+        return op.spec.postscale / (self.size if op.spec.op == AVERAGE and op.spec.dtype <= FLOAT64 else 1)
 
     cdef void gather_bytes(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
@@ -293,8 +293,8 @@ cdef class DataPlane:
         for i in range(op.requests.size()):
             n = min(piece, op.count - at)
             send = self.in_place if op.send == NULL else op.send + at * op.itemsize
-            op.mpi_code |= mpi.iallreduce(send, op.buffer + at * op.itemsize, <int>n, self.dtypes[op.wire], mpi_op,
-                                          self.comm, &op.requests[i])
+            op.mpi_code |= mpi.iallreduce(send, op.buffer + at * op.itemsize, <int>n, self.dtypes[op.spec.dtype],
+                                          mpi_op, self.comm, &op.requests[i])
             at += n
 
     cdef void post_broadcast(self, Operation* op) noexcept nogil:
@@ -393,14 +393,15 @@ cdef class DataPlane:
             r += 1
         if not placed:
             sources.push_back(own)
-        kernels.reduce(op.wire, SUM if op.spec.op == AVERAGE else op.spec.op, op.buffer + self.chunk_start(op, chunk),
-                       sources.data(), <int>sources.size(), nbytes // op.itemsize, self.program_scale(op))
+        kernels.reduce(op.spec.dtype, self.kernel_op(op), op.buffer + self.chunk_start(op, chunk),
+                       sources.data(), <int>sources.size(), nbytes // op.itemsize,
+                       self.factor(op) if self.scales_in_program(op) else 1.0)
         return r
 
-    cdef double program_scale(self, Operation* op) noexcept nogil:
-        if not self.scales_in_program(op):
-            return 1.0
-        return op.spec.postscale / (self.size if op.spec.op == AVERAGE else 1)
+    cdef int kernel_op(self, Operation* op) noexcept nogil:
+        if op.spec.op == AVERAGE and op.spec.dtype > FLOAT64:
+            return AVERAGE  # of integers, exact
+        return SUM if op.spec.op == AVERAGE else op.spec.op
 
 
 cdef void copy(void* dst, const void* src, size_t n) noexcept nogil:

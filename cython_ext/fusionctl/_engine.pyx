@@ -54,6 +54,7 @@ cdef class Engine:
     cdef Handle band
     cdef int64_t cycle
     cdef int64_t stall
+    cdef int64_t look_every
     cdef int64_t threshold
     cdef vector[Spec] specs
     cdef vector[uint64_t] offered
@@ -100,6 +101,7 @@ cdef class Engine:
         self.threshold = fusion_threshold
         self.cycle = <int64_t>(cycle_time * 1e9)
         self.stall = <int64_t>(stall_time * 1e9)
+        self.look_every = min(SECOND, max(self.stall // 8, SECOND // 20)) if self.stall > 0 else SECOND
         self.data = DataPlane(rank, size, chunk_limit, handles, native, half, native_scales)
         self.data.board = self.board
         self.data.trace = self.trace
@@ -395,13 +397,14 @@ cdef class Engine:
         elif self.table.has_offer():
             self.board.doze(max(SHORTEST_NAP, self.retry_at - now))
         else:
-            self.board.doze(SECOND)
-        if now - self.probed_at > SECOND:
+            self.board.doze(self.look_every)
+        now = now_ns()
+        if now - self.probed_at >= self.look_every:
             self.probed_at = now
             self.look_around(now)
 
     cdef void look_around(self, int64_t now) noexcept nogil:
-        """Once a second while nothing moves: has a rank asked, and is a tensor stalled here?"""
+        """Now and then while nothing moves: has a rank asked, and is a tensor stalled here?"""
         cdef bint rung = False
         if self.size == 1:
             return

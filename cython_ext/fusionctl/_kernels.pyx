@@ -1,27 +1,18 @@
-"""Reduce, scale, pack and unpack for each dtype; Python reaches them only to test and to measure them."""
+"""Reduce and scale for each dtype; Python reaches them only to test and to measure them."""
 
-from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 cdef extern from "kernels.h" nogil:
     const bint c_has_avx2 "fusionctl::has_avx2"
     size_t itemsize "fusionctl::itemsize"(int)
-    void c_pack "fusionctl::pack"(int, int, const void*, void*, size_t, double)
-    void c_unpack "fusionctl::unpack"(int, int, const void*, void*, size_t, double, int64_t)
+    void c_scale "fusionctl::scale"(int, const void*, void*, size_t, double)
     void c_reduce "fusionctl::reduce"(int, int, void*, const void**, int, size_t, double)
-    void portable_pack "fusionctl::portable::pack"(int, int, const void*, void*, size_t, double)
-    void portable_unpack "fusionctl::portable::unpack"(int, int, const void*, void*, size_t, double, int64_t)
+    void portable_scale "fusionctl::portable::scale"(int, const void*, void*, size_t, double)
     void portable_reduce "fusionctl::portable::reduce"(int, int, void*, const void**, int, size_t, double)
 
 
-cdef void pack(int dtype, int wire, const void* src, void* dst, size_t n, double scale) noexcept nogil:
-    c_pack(dtype, wire, src, dst, n, scale)
-
-
-cdef void unpack(
-    int dtype, int wire, const void* src, void* dst, size_t n, double scale, int64_t divisor
-) noexcept nogil:
-    c_unpack(dtype, wire, src, dst, n, scale, divisor)
+cdef void scale(int dtype, const void* src, void* dst, size_t n, double factor) noexcept nogil:
+    c_scale(dtype, src, dst, n, factor)
 
 
 cdef void reduce(
@@ -39,25 +30,14 @@ cdef int check_size(const unsigned char[::1] buffer, size_t n, size_t width) exc
     return 0
 
 
-def pack_bytes(
-    int dtype, int wire, const unsigned char[::1] src, unsigned char[::1] dst, double scale, bint portable=False
+def scale_bytes(
+    int dtype, const unsigned char[::1] src, unsigned char[::1] dst, double factor, bint portable=False
 ):
-    """`pack` the elements that the bytes of `src` hold into those of `dst`."""
+    """`scale` the elements that the bytes of `src` hold into those of `dst`."""
     cdef size_t n = src.shape[0] // itemsize(dtype)
     check_size(src, n, itemsize(dtype))
-    check_size(dst, n, itemsize(wire))
-    (portable_pack if portable else c_pack)(dtype, wire, &src[0], &dst[0], n, scale)
-
-
-def unpack_bytes(
-    int dtype, int wire, const unsigned char[::1] src, unsigned char[::1] dst, double scale, int64_t divisor,
-    bint portable=False
-):
-    """`unpack` the elements that the bytes of `src` hold into those of `dst`."""
-    cdef size_t n = src.shape[0] // itemsize(wire)
-    check_size(src, n, itemsize(wire))
     check_size(dst, n, itemsize(dtype))
-    (portable_unpack if portable else c_unpack)(dtype, wire, &src[0], &dst[0], n, scale, divisor)
+    (portable_scale if portable else c_scale)(dtype, &src[0], &dst[0], n, factor)
 
 
 def reduce_bytes(int dtype, int op, unsigned char[::1] dst, list srcs, double scale=1.0, bint portable=False):

@@ -1,4 +1,4 @@
-// What _kernels calls: pack, unpack and reduce, compiled for any processor and for AVX2 with F16C, chosen at run time.
+// What _kernels calls: scale and reduce, compiled for any processor and for AVX2 with F16C, chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -38,9 +38,7 @@ struct bfloat16 { uint16_t bits; };
 
 // Indices of request.DTYPES, and values of request.ReduceOp.
 enum DType { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, INT8, UINT8, INT16, UINT16, BOOL };
-enum Op { SUM = 1, MIN = 3, MAX = 4, PRODUCT = 5 };
-
-constexpr int conversion(int dtype, int wire) { return dtype * 16 + wire; }
+enum Op { AVERAGE = 0, SUM = 1, MIN = 3, MAX = 4, PRODUCT = 5 };
 
 [[noreturn]] static void broken(const char* what, int a, const char* how, int b) {
     std::fprintf(stderr, "fusionctl: no kernel for %s %d %s %d\n", what, a, how, b);
@@ -107,12 +105,8 @@ static const bool has_avx2 = false;
 
 #endif
 
-static void pack(int dtype, int wire, const void* src, void* dst, size_t n, double scale) {
-    (has_avx2 ? avx2::pack : portable::pack)(dtype, wire, src, dst, n, scale);
-}
-
-static void unpack(int dtype, int wire, const void* src, void* dst, size_t n, double scale, int64_t divisor) {
-    (has_avx2 ? avx2::unpack : portable::unpack)(dtype, wire, src, dst, n, scale, divisor);
+static void scale(int dtype, const void* src, void* dst, size_t n, double factor) {
+    (has_avx2 ? avx2::scale : portable::scale)(dtype, src, dst, n, factor);
 }
 
 static void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {

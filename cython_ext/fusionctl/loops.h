@@ -1,4 +1,4 @@
-// The loops of pack, unpack and reduce, included by kernels.h like half.h, on whose vectors they work.
+// The loops of scale and reduce, included by kernels.h like half.h, on whose vectors they work.
 //
 // A tile of a few vectors is read from every source before it is written, so a destination may be one of the sources,
 // and each source is read once.
@@ -49,122 +49,86 @@ static FUSIONCTL_LOOP void store_tile(char* dst, const Tile<T>& tile, size_t m) 
 
 // ---- Scaling -------------------------------------------------------------------------------------------------
 
-template <class From, class To>
-static FUSIONCTL_LOOP void scale_tile(char* dst, const char* src, size_t m, typename Computed<To>::type factor) {
-    const Tile<From> in = load_tile<From>(src, m);
-    Tile<To> out;
-    for (size_t u = 0; u < TILE_VECTORS; ++u) out.v[u] = in.v[u] * factor;
-    store_tile<To>(dst, out, m);
+template <class T>
+static FUSIONCTL_LOOP void scale_tile(char* dst, const char* src, size_t m, typename Computed<T>::type factor) {
+    Tile<T> tile = load_tile<T>(src, m);
+    for (size_t u = 0; u < TILE_VECTORS; ++u) tile.v[u] *= factor;
+    store_tile<T>(dst, tile, m);
 }
 
-template <class From, class To>
-static FUSIONCTL_LOOP void scale_floats(void* dst, const void* src, size_t n, double scale) {
-    const auto factor = typename Computed<To>::type(scale);
+template <class T>
+static FUSIONCTL_LOOP void scale_tiles(void* dst, const void* src, size_t n, double factor) {
+    const auto rounded = typename Computed<T>::type(factor);
     const char* in = static_cast<const char*>(src);
     char* out = static_cast<char*>(dst);
     size_t i = 0;
-    for (; i + TILE<To> <= n; i += TILE<To>)
-        scale_tile<From, To>(out + i * sizeof(To), in + i * sizeof(From), TILE<To>, factor);
-    if (i < n) scale_tile<From, To>(out + i * sizeof(To), in + i * sizeof(From), n - i, factor);
+    for (; i + TILE<T> <= n; i += TILE<T>) scale_tile<T>(out + i * sizeof(T), in + i * sizeof(T), TILE<T>, rounded);
+    if (i < n) scale_tile<T>(out + i * sizeof(T), in + i * sizeof(T), n - i, rounded);
 }
 
 // Where no type changes, alternating loads and stores, as the compiler makes them, outrun the tile's bursts.
 template <class T>
-static FUSIONCTL_LOOP void scale_plain(void* dst, const void* src, size_t n, double scale) {
-    const T factor = T(scale);
+static FUSIONCTL_LOOP void scale_plain(void* dst, const void* src, size_t n, double factor) {
+    const T rounded = T(factor);
     FUSIONCTL_INDEPENDENT
-    for (size_t i = 0; i < n; ++i) cells<T>(dst)[i].value = cells<T>(src)[i].value * factor;
+    for (size_t i = 0; i < n; ++i) cells<T>(dst)[i].value = cells<T>(src)[i].value * rounded;
 }
 
 // Truncation toward zero; what does not fit becomes the nearest integer that does, and NaN zero.
 template <class T>
 static FUSIONCTL_LOOP T truncated(double x) {
     constexpr double low = double(std::numeric_limits<T>::min());
+    constexpr double beyond = 2.0 * double(std::numeric_limits<T>::max() / 2 + 1);
     if (!(x > low)) return x != x ? T(0) : std::numeric_limits<T>::min();
-    return x >= -low ? std::numeric_limits<T>::max() : T(x);
+    return x >= beyond ? std::numeric_limits<T>::max() : T(x);
 }
 
-template <class From, class To>
-static FUSIONCTL_LOOP void scale_ints(void* dst, const void* src, size_t n, double scale) {
+template <class T>
+static FUSIONCTL_LOOP void scale_ints(void* dst, const void* src, size_t n, double factor) {
     FUSIONCTL_INDEPENDENT
-    for (size_t i = 0; i < n; ++i)
-        cells<To>(dst)[i].value = truncated<To>(double(cells<From>(src)[i].value) * scale);
+    for (size_t i = 0; i < n; ++i) cells<T>(dst)[i].value = truncated<T>(double(cells<T>(src)[i].value) * factor);
 }
 
-template <class From, class To>
-static FUSIONCTL_LOOP void divide_ints(void* dst, const void* src, size_t n, int64_t divisor) {
-    FUSIONCTL_INDEPENDENT
-    for (size_t i = 0; i < n; ++i) cells<To>(dst)[i].value = To(int64_t(cells<From>(src)[i].value) / divisor);
-}
-
-template <class From, class To>
-static FUSIONCTL_LOOP void convert_ints(void* dst, const void* src, size_t n, double scale, int64_t divisor) {
-    if (scale == 1.0) return divide_ints<From, To>(dst, src, n, divisor);
-    if (divisor == 1) return scale_ints<From, To>(dst, src, n, scale);
-    FUSIONCTL_INDEPENDENT
-    for (size_t i = 0; i < n; ++i)
-        cells<To>(dst)[i].value = truncated<To>(double(int64_t(cells<From>(src)[i].value) / divisor) * scale);
-}
-
-template <class From, class To>
-static FUSIONCTL_LOOP void widen_ints(void* dst, const void* src, size_t n) {
-    FUSIONCTL_INDEPENDENT
-    for (size_t i = 0; i < n; ++i) cells<To>(dst)[i].value = cells<From>(src)[i].value;
-}
-
-FUSIONCTL_ENTRY void pack(int dtype, int wire, const void* src, void* dst, size_t n, double scale) {
-    if (dtype == wire && scale == 1.0) return copy(dst, src, n * itemsize(dtype));
-    switch (conversion(dtype, wire)) {
-        case conversion(FLOAT16, FLOAT16): return scale_floats<float16, float16>(dst, src, n, scale);
-        case conversion(FLOAT16, FLOAT32): return scale_floats<float16, float>(dst, src, n, scale);
-        case conversion(BFLOAT16, BFLOAT16): return scale_floats<bfloat16, bfloat16>(dst, src, n, scale);
-        case conversion(BFLOAT16, FLOAT32): return scale_floats<bfloat16, float>(dst, src, n, scale);
-        case conversion(FLOAT32, FLOAT32): return scale_plain<float>(dst, src, n, scale);
-        case conversion(FLOAT64, FLOAT64): return scale_plain<double>(dst, src, n, scale);
-        case conversion(INT32, INT32): return scale_ints<int32_t, int32_t>(dst, src, n, scale);
-        case conversion(INT64, INT64): return scale_ints<int64_t, int64_t>(dst, src, n, scale);
-        case conversion(INT32, INT64):
-            return scale == 1.0 ? widen_ints<int32_t, int64_t>(dst, src, n)
-                                : scale_ints<int32_t, int64_t>(dst, src, n, scale);
-        default: broken("packing dtype", dtype, "as", wire);
-    }
-}
-
-FUSIONCTL_ENTRY void unpack(int dtype, int wire, const void* src, void* dst, size_t n, double scale, int64_t divisor) {
-    if (dtype == wire && scale == 1.0 && divisor == 1) return copy(dst, src, n * itemsize(dtype));
-    const double factor = scale / double(divisor);
-    switch (conversion(dtype, wire)) {
-        case conversion(FLOAT16, FLOAT16): return scale_floats<float16, float16>(dst, src, n, factor);
-        case conversion(FLOAT16, FLOAT32): return scale_floats<float, float16>(dst, src, n, factor);
-        case conversion(BFLOAT16, BFLOAT16): return scale_floats<bfloat16, bfloat16>(dst, src, n, factor);
-        case conversion(BFLOAT16, FLOAT32): return scale_floats<float, bfloat16>(dst, src, n, factor);
-        case conversion(FLOAT32, FLOAT32): return scale_plain<float>(dst, src, n, factor);
-        case conversion(FLOAT64, FLOAT64): return scale_plain<double>(dst, src, n, factor);
-        case conversion(INT32, INT32): return convert_ints<int32_t, int32_t>(dst, src, n, scale, divisor);
-        case conversion(INT32, INT64): return convert_ints<int64_t, int32_t>(dst, src, n, scale, divisor);
-        case conversion(INT64, INT64): return convert_ints<int64_t, int64_t>(dst, src, n, scale, divisor);
-        default: broken("unpacking dtype", dtype, "from", wire);
+FUSIONCTL_ENTRY void scale(int dtype, const void* src, void* dst, size_t n, double factor) {
+    if (factor == 1.0) return copy(dst, src, n * itemsize(dtype));
+    switch (dtype) {
+        case FLOAT16: return scale_tiles<float16>(dst, src, n, factor);
+        case BFLOAT16: return scale_tiles<bfloat16>(dst, src, n, factor);
+        case FLOAT32: return scale_plain<float>(dst, src, n, factor);
+        case FLOAT64: return scale_plain<double>(dst, src, n, factor);
+        case INT32: return scale_ints<int32_t>(dst, src, n, factor);
+        case INT64: return scale_ints<int64_t>(dst, src, n, factor);
+        case INT8: return scale_ints<int8_t>(dst, src, n, factor);
+        case UINT8: return scale_ints<uint8_t>(dst, src, n, factor);
+        case INT16: return scale_ints<int16_t>(dst, src, n, factor);
+        case UINT16: return scale_ints<uint16_t>(dst, src, n, factor);
+        default: broken("scaling dtype", dtype, "of", BOOL + 1);
     }
 }
 
 // ---- Reduction -------------------------------------------------------------------------------------------------
 
-struct Sum {
+struct Signed { typedef int8_t Int8; typedef int16_t Int16; typedef int32_t Int32; typedef int64_t Int64; };
+
+// Sums and products of integers wrap around, which only unsigned arithmetic does by definition.
+struct Wrapped { typedef uint8_t Int8; typedef uint16_t Int16; typedef uint32_t Int32; typedef uint64_t Int64; };
+
+struct Sum : Wrapped {
     template <class V>
     static FUSIONCTL_LOOP V of(V a, V b) { return a + b; }
 };
 
-struct Product {
+struct Product : Wrapped {
     template <class V>
     static FUSIONCTL_LOOP V of(V a, V b) { return a * b; }
 };
 
-struct Min {
+struct Min : Signed {
     template <class V>
     static FUSIONCTL_LOOP V of(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 };
 
-struct Max {
+struct Max : Signed {
     template <class V>
     static FUSIONCTL_LOOP V of(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 };
@@ -189,27 +153,54 @@ static FUSIONCTL_LOOP void reduce_tiles(void* dst, const void** srcs, int k, siz
     if (i < n) reduce_tile<T, F>(static_cast<char*>(dst), srcs, k, i * sizeof(T), n - i, scale);
 }
 
-// Sums and products of integers wrap around, which only unsigned arithmetic does by definition.
-template <class F, class Int32, class Int64>
+template <class F>
 static FUSIONCTL_LOOP void reduce_by(int dtype, void* dst, const void** srcs, int k, size_t n, double scale) {
     switch (dtype) {
         case FLOAT16: return reduce_tiles<float16, F>(dst, srcs, k, n, scale);
         case BFLOAT16: return reduce_tiles<bfloat16, F>(dst, srcs, k, n, scale);
         case FLOAT32: return reduce_tiles<float, F>(dst, srcs, k, n, scale);
         case FLOAT64: return reduce_tiles<double, F>(dst, srcs, k, n, scale);
-        case INT32: return reduce_tiles<Int32, F>(dst, srcs, k, n, scale);
-        case INT64: return reduce_tiles<Int64, F>(dst, srcs, k, n, scale);
+        case INT32: return reduce_tiles<typename F::Int32, F>(dst, srcs, k, n, scale);
+        case INT64: return reduce_tiles<typename F::Int64, F>(dst, srcs, k, n, scale);
+        case INT8: return reduce_tiles<typename F::Int8, F>(dst, srcs, k, n, scale);
+        case INT16: return reduce_tiles<typename F::Int16, F>(dst, srcs, k, n, scale);
+        case UINT8: case BOOL: return reduce_tiles<uint8_t, F>(dst, srcs, k, n, scale);
+        case UINT16: return reduce_tiles<uint16_t, F>(dst, srcs, k, n, scale);
         default: broken("reducing dtype", dtype, "from sources:", k);
+    }
+}
+
+// The exact mean of k integers, truncated toward zero: the sum is wider than they are.
+template <class T, class Wide>
+static FUSIONCTL_LOOP void mean_ints(void* dst, const void** srcs, int k, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+        Wide total = 0;
+        for (int j = 0; j < k; ++j) total += cells<T>(srcs[j])[i].value;
+        const int64_t narrow = int64_t(total);
+        cells<T>(dst)[i].value = T(total == narrow ? narrow / k : int64_t(total / k));
+    }
+}
+
+static FUSIONCTL_LOOP void reduce_means(int dtype, void* dst, const void** srcs, int k, size_t n) {
+    switch (dtype) {
+        case INT32: return mean_ints<int32_t, int64_t>(dst, srcs, k, n);
+        case INT64: return mean_ints<int64_t, __int128>(dst, srcs, k, n);
+        case INT8: return mean_ints<int8_t, int64_t>(dst, srcs, k, n);
+        case UINT8: return mean_ints<uint8_t, int64_t>(dst, srcs, k, n);
+        case INT16: return mean_ints<int16_t, int64_t>(dst, srcs, k, n);
+        case UINT16: return mean_ints<uint16_t, int64_t>(dst, srcs, k, n);
+        default: broken("averaging dtype", dtype, "from sources:", k);
     }
 }
 
 FUSIONCTL_ENTRY void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {
     if (k == 1 && scale == 1.0) return copy(dst, srcs[0], n * itemsize(dtype));
     switch (op) {
-        case SUM: return reduce_by<Sum, uint32_t, uint64_t>(dtype, dst, srcs, k, n, scale);
-        case MIN: return reduce_by<Min, int32_t, int64_t>(dtype, dst, srcs, k, n, scale);
-        case MAX: return reduce_by<Max, int32_t, int64_t>(dtype, dst, srcs, k, n, scale);
-        case PRODUCT: return reduce_by<Product, uint32_t, uint64_t>(dtype, dst, srcs, k, n, scale);
+        case AVERAGE: return reduce_means(dtype, dst, srcs, k, n);
+        case SUM: return reduce_by<Sum>(dtype, dst, srcs, k, n, scale);
+        case MIN: return reduce_by<Min>(dtype, dst, srcs, k, n, scale);
+        case MAX: return reduce_by<Max>(dtype, dst, srcs, k, n, scale);
+        case PRODUCT: return reduce_by<Product>(dtype, dst, srcs, k, n, scale);
         default: broken("reducing dtype", dtype, "by op", op);
     }
 }

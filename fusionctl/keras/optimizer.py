@@ -14,7 +14,7 @@ from fusionctl.keras.reduction import Reduction, reduction_of
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
-from fusionctl.tensorflow.tape import choose_groups, predivide
+from fusionctl.tensorflow.tape import choose_groups, gradient_op, predivide
 
 _numbers = itertools.count()
 
@@ -142,8 +142,7 @@ def _check(optimizer: object, op: ReduceOp, backward_passes: int) -> None:
         raise UsageError(f"DistributedOptimizer wraps an instance of a Keras 3 optimizer, not {optimizer!r}")
     if reduction_of(optimizer) is not None:
         raise UsageError(f"optimizer '{optimizer.name}' is wrapped already; call DistributedOptimizer once")
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise UsageError(f"op is {op!r}; gradients can be combined by Average or Sum")
+    gradient_op(op)
     if backward_passes != 1:
         raise UsageError(
             f"backward_passes_per_step is {backward_passes}; give the Keras optimizer gradient_accumulation_steps="

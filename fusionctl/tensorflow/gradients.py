@@ -9,11 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
-from fusionctl.request import Collective, Group, ReduceOp, Request
+from fusionctl.request import Collective, Group, ReduceOp, Request, checked_dtype
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import variable_names
-from fusionctl.tensorflow.ops import check_reducible
 from fusionctl.tensorflow.sparse import densify
 
 Groups = int | Sequence[Sequence[Any]] | None
@@ -66,7 +65,7 @@ def request_for(
     name: str, tensor: tf.Tensor, variable: Any, op: ReduceOp, prescale: float, postscale: float
 ) -> Request:
     """The request of a gradient; what the graph does not know of its shape the variable does."""
-    check_reducible(name, tensor)
+    checked_dtype(name, tensor.dtype.name, op)
     if not tensor.shape.is_fully_defined():
         tensor.set_shape(variable.shape)
     return Request(name, Collective.ALLREDUCE, tensor.dtype.name, static_shape(tensor), op, prescale, postscale)

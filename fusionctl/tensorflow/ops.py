@@ -12,7 +12,16 @@ import tensorflow as tf
 
 from fusionctl import runtime
 from fusionctl.errors import UsageError
-from fusionctl.request import ITEMSIZE, REDUCIBLE, Collective, Group, ReduceOp, Request
+from fusionctl.request import (
+    Collective,
+    Group,
+    ReduceOp,
+    Request,
+    checked_dtype,
+    checked_name,
+    checked_op,
+    checked_root,
+)
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
@@ -70,21 +79,20 @@ def grouped_allreduce(
         return []
     dense = [densify(tensor) for tensor in tensors]
     sent = [compression.compress(tensor) for tensor in dense]
-    name = name or default_name("grouped_allreduce")
+    name = checked_name(name or default_name("grouped_allreduce"))
+    chosen = choose_op(name, average, op)
     requests = tuple(
         Request(
             name if len(sent) == 1 else f"{name}.{index}",
             Collective.ALLREDUCE,
-            tensor.dtype.name,
+            checked_dtype(name, tensor.dtype.name, chosen),
             static_shape(tensor),
-            choose_op(average, op),
+            chosen,
             prescale_factor,
             postscale_factor,
         )
         for index, tensor in enumerate(sent)
     )
-    for request, tensor in zip(requests, sent, strict=True):
-        check_reducible(request.name, tensor)
     received = exchange(sent, [Group(name, requests, fuses_whole=len(requests) > 1)])
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, dense, strict=True)]
 
@@ -93,34 +101,22 @@ def grouped_allreduce(
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
     """The root rank's tensor on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
     tensor = tf.convert_to_tensor(tensor)
-    name = name or default_name("broadcast")
+    name = checked_name(name or default_name("broadcast"))
     request = broadcast_request(name, tensor, root_rank)
     return exchange([tensor], [Group(name, (request,))])[0]
 
 
 def broadcast_request(name: str, tensor: tf.Tensor, root_rank: int) -> Request:
     """The request of a broadcast, checked."""
-    size = runtime.current().size
-    if not 0 <= root_rank < size:
-        raise UsageError(f"root_rank is {root_rank}, but the ranks are 0 to {size - 1}")
-    if tensor.dtype.name not in ITEMSIZE:
-        raise UsageError(
-            f"tensor '{name}' has dtype {tensor.dtype.name}; broadcast accepts {', '.join(ITEMSIZE)}: cast it"
-        )
-    return Request(name, Collective.BROADCAST, tensor.dtype.name, static_shape(tensor), root=root_rank)
+    root = checked_root(root_rank, runtime.current().size)
+    checked_dtype(name, tensor.dtype.name)
+    return Request(name, Collective.BROADCAST, tensor.dtype.name, static_shape(tensor), root=root)
 
 
-def choose_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """The op that two spellings of it mean."""
+def choose_op(name: str, average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """The op of a tensor's all-reduce that two spellings of it mean."""
     if average is not None and op is not None:
-        raise UsageError(f"both average={average} and op={op!r} are given; pass op only")
+        raise UsageError(f"tensor '{name}' has both average={average} and op={op!r}; pass op only")
     if average is not None:
         return ReduceOp.AVERAGE if average else ReduceOp.SUM
-    return ReduceOp.AVERAGE if op is None else ReduceOp(op)
-
-
-def check_reducible(name: str, tensor: tf.Tensor) -> None:
-    """UsageError for a dtype that cannot be reduced."""
-    if tensor.dtype.name not in REDUCIBLE:
-        accepted = ", ".join(dtype for dtype in ITEMSIZE if dtype in REDUCIBLE)
-        raise UsageError(f"tensor '{name}' has dtype {tensor.dtype.name}; allreduce accepts {accepted}: cast it")
+    return ReduceOp.AVERAGE if op is None else checked_op(name, op)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
-from fusionctl.request import ReduceOp
+from fusionctl.request import ReduceOp, checked_op
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups, reduce_gradients
 
@@ -36,11 +36,11 @@ class DistributedGradientTape:
     ) -> None:
         self._tape = gradtape
         self._reduction: dict[str, Any] = {
-            "op": ReduceOp(op),
+            "op": gradient_op(op),
             "compression": compression,
             "sparse_as_dense": sparse_as_dense,
             "groups": choose_groups(num_groups, groups),
-            **predivide(gradient_predivide_factor, ReduceOp(op)),
+            **predivide(gradient_predivide_factor, gradient_op(op)),
         }
 
     def gradient(
@@ -79,11 +79,23 @@ def predivide(factor: float, op: ReduceOp) -> dict[str, float]:
     return {"prescale": 1.0 / factor, "postscale": factor}
 
 
+def gradient_op(op: object) -> ReduceOp:
+    """The op by which gradients are combined; UsageError for others than Average and Sum."""
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise UsageError(f"op is {op!r}; gradients can be combined by Average or Sum")
+    return checked_op("gradients", op)
+
+
 def choose_groups(num_groups: int, groups: Groups) -> Groups:
-    """The groups that two spellings of them mean."""
+    """The groups that two spellings of them mean; 0 is none."""
     if num_groups and groups is not None:
         raise UsageError("both num_groups and groups are given; pass groups only")
-    return groups if groups is not None else num_groups or None
+    chosen = groups if groups is not None else num_groups
+    number = isinstance(chosen, int) and chosen >= 0
+    lists = isinstance(chosen, Sequence) and all(isinstance(each, Sequence) for each in chosen)
+    if not number and (isinstance(chosen, str) or not lists):
+        raise UsageError(f"groups is {chosen!r}; pass the number of groups, a list of lists of variables, or None")
+    return chosen or None
 
 
 def _flat(structure: Any) -> Sequence[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.request import Group
-from fusionctl.tensorflow.gradients import set_name
 from fusionctl.tensorflow.library import exchange, outside_autograph
 from fusionctl.tensorflow.names import variable_names
 from fusionctl.tensorflow.ops import broadcast_request
@@ -28,6 +27,6 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     requests = tuple(
         broadcast_request(f"broadcast/{name}", value, root_rank) for name, value in zip(names, values, strict=True)
     )
-    received = exchange(values, [Group(set_name("broadcast_variables", names), requests)])
+    received = exchange(values, [Group("broadcast_variables", requests)])
     for variable, value in zip(listed, received, strict=True):
         variable.assign(value)

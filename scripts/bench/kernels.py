@@ -52,30 +52,15 @@ def reduce_case(name: str, nbytes: int, k: int) -> Case:
     )
 
 
-def pack_case(name: str, wire: str, nbytes: int) -> Case:
-    """Halving each element on the way into the wire's type."""
-    code, carried = DTYPES.index(name), DTYPES.index(wire)
+def scale_case(name: str, nbytes: int) -> Case:
+    """Halving each element."""
     source = np.ones(nbytes // ITEMSIZE[name], numpy_dtype(name))
-    out = np.zeros(source.size, numpy_dtype(wire))
+    out = np.zeros_like(source)
     return (
-        f"pack {name} -> {wire}",
-        source.nbytes + out.nbytes,
-        lambda: _kernels.pack_bytes(code, carried, octets(source), octets(out), 0.5),
+        f"scale {name}",
+        2 * nbytes,
+        lambda: _kernels.scale_bytes(DTYPES.index(name), octets(source), octets(out), 0.5),
         lambda: np.multiply(source, 0.5, out=out, casting="unsafe"),
-    )
-
-
-def unpack_case(name: str, wire: str, nbytes: int) -> Case:
-    """The mean over three ranks, back from the wire's type."""
-    code, carried = DTYPES.index(name), DTYPES.index(wire)
-    out = np.zeros(nbytes // ITEMSIZE[name], numpy_dtype(name))
-    source = np.ones(out.size, numpy_dtype(wire))
-    divide = np.floor_divide if name.startswith("int") else np.divide
-    return (
-        f"unpack {wire} -> {name}",
-        source.nbytes + out.nbytes,
-        lambda: _kernels.unpack_bytes(code, carried, octets(source), octets(out), 1.0, 3),
-        lambda: divide(source, 3, out=out, casting="unsafe"),
     )
 
 
@@ -84,9 +69,7 @@ def cases(nbytes: int) -> Iterator[Case]:
     for name in DTYPES[:6]:
         yield reduce_case(name, nbytes, 2)
         yield reduce_case(name, nbytes, 8)
-    for name, wire in (("float16", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32"), ("int32", "int64")):
-        yield pack_case(name, wire, nbytes)
-        yield unpack_case(name, wire, nbytes)
+        yield scale_case(name, nbytes)
 
 
 def rate(function: Callable[[], object], nbytes: int, seconds: float) -> float:

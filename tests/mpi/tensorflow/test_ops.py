@@ -14,8 +14,8 @@ import fusionctl.tensorflow as fusion
 
 RANK = fusionctl.rank
 SIZE = fusionctl.size
-REDUCIBLE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
-OTHERS = (tf.int8, tf.uint8, tf.int16, tf.uint16, tf.bool)
+FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+NUMBERS = (*FLOATS, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16)
 UFUNCS = {
     fusion.Sum: np.add,
     fusion.Min: np.minimum,
@@ -34,7 +34,7 @@ def both(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("op", list(UFUNCS))
-@pytest.mark.parametrize("dtype", REDUCIBLE)
+@pytest.mark.parametrize("dtype", NUMBERS)
 def test_allreduce_of_every_dtype_and_op(dtype: tf.DType, op: fusionctl.ReduceOp) -> None:
     expected = UFUNCS[op].reduce([values(rank, tf.int64).numpy() for rank in range(SIZE())])
     for call in both(lambda x: fusion.allreduce(x, op=op, name=f"{dtype.name}.{op}")):
@@ -43,7 +43,16 @@ def test_allreduce_of_every_dtype_and_op(dtype: tf.DType, op: fusionctl.ReduceOp
         np.testing.assert_array_equal(tf.cast(result, tf.int64), expected)
 
 
-@pytest.mark.parametrize("dtype", REDUCIBLE)
+@pytest.mark.parametrize(("op", "expected"), [(fusion.Min, "all"), (fusion.Product, "all"), (fusion.Max, "any")])
+def test_allreduce_of_truth_values(op: fusionctl.ReduceOp, expected: str) -> None:
+    rows = np.array([[True, rank > 0, False, rank == 1] for rank in range(SIZE())])
+    for call in both(lambda x: fusion.allreduce(x, op=op, name=f"bool.{op}")):
+        np.testing.assert_array_equal(call(tf.constant(rows[RANK()])), getattr(rows, expected)(0))
+    with pytest.raises(fusionctl.UsageError, match=r"has dtype bool and op Sum; use Max \(or\), Min \(and\)"):
+        fusion.allreduce(tf.constant([True]), op=fusion.Sum, name="bool")
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
 def test_allreduce_averages_by_default(dtype: tf.DType) -> None:
     total = sum(values(rank, tf.int64).numpy() for rank in range(SIZE()))
     mean = total // SIZE() if dtype.is_integer else tf.cast(total / SIZE(), dtype)
@@ -88,7 +97,7 @@ def test_grouped_allreduce_of_mixed_dtypes() -> None:
     assert fusion.grouped_allreduce([]) == []
 
 
-@pytest.mark.parametrize("dtype", REDUCIBLE + OTHERS)
+@pytest.mark.parametrize("dtype", (*NUMBERS, tf.bool))
 def test_broadcast_of_every_dtype_from_every_root(dtype: tf.DType) -> None:
     for root in range(SIZE()):
         for call in both(lambda x, root=root: fusion.broadcast(x, root, name=f"broadcast.{dtype.name}.{root}")):
@@ -125,9 +134,10 @@ def test_unnamed_eager_calls_may_change_dtype_shape_and_op() -> None:
 
 def test_a_dtype_that_cannot_be_reduced() -> None:
     with pytest.raises(fusionctl.UsageError) as error:
-        fusion.allreduce(tf.constant([True]), name="flags")
+        fusion.allreduce(tf.constant(["text"]), name="words")
     assert str(error.value) == (
-        "tensor 'flags' has dtype bool; allreduce accepts float16, bfloat16, float32, float64, int32, int64: cast it"
+        "tensor 'words' has dtype string; accepted are float16, bfloat16, float32, float64, int32, int64, int8, uint8, "
+        "int16, uint16, bool: cast it"
     )
 
 
