@@ -3,6 +3,9 @@
 Every function is collective: all ranks call it with the same name, dtype, shape and op, in any order.  A call without
 a name is matched by the order of such calls.  Names let the engine reuse what was negotiated, so name what is called
 in a loop.
+
+The `_async` forms return at once a concurrent.futures.Future of what the plain ones return; leave an array alone until
+its future is done.
 """
 
 from __future__ import annotations
@@ -13,29 +16,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fusionctl import _board, runtime
-from fusionctl.errors import UsageError
-from fusionctl.registry import DUPLICATE
-from fusionctl.request import (
-    DTYPES,
-    Collective,
-    Group,
-    ReduceOp,
-    Request,
-    checked_dtype,
-    checked_name,
-    checked_op,
-    checked_root,
-)
-
-Array = NDArray[Any]
+from fusionctl import runtime
+from fusionctl.calls import Array, Call
+from fusionctl.request import Collective, ReduceOp, checked_root, checked_splits
 
 _unnamed = itertools.count()
-_abandoned: list[_Call] = []
-_known: dict[str, tuple[tuple[Any, ...], list[int]]] = {}
-_CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
 def allreduce(
@@ -48,14 +35,13 @@ def allreduce(
 ) -> Array:
     """Combine the ranks' arrays element by element; returns an array of the same shape and dtype on every rank.
 
-    The result is a new array, or `out`, which may be `array` itself.  dtypes: float16, bfloat16 (both accumulate in
-    float32), float32, float64, int32, int64.  An average of integers is the exact mean, truncated toward zero.
-    Raises MismatchError on every rank when shape, dtype or op differ.
+    The result is a new array, or `out`, which may be `array` itself.  Any dtype of `request.DTYPES`: float16 and
+    bfloat16 accumulate in float32, an average of integers is the exact mean, truncated toward zero, bool takes Min
+    (and), Max (or) and Product.  Raises MismatchError on every rank when shape, dtype or op differ.
     """
     outs = None if out is None else [out]
-    return _Call(
-        Collective.ALLREDUCE, [array], name or "allreduce", op, prescale_factor, postscale_factor, outs
-    ).wait()[0]
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.ALLREDUCE, [array], name or "allreduce", op, *factors, outs).wait()[0]
 
 
 def grouped_allreduce(
@@ -66,8 +52,8 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """All-reduce several arrays that are announced and fused together; dtypes may differ."""
-    call = _Call(Collective.ALLREDUCE, arrays, name or "grouped_allreduce", op, prescale_factor, postscale_factor)
-    return call.wait()
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.ALLREDUCE, arrays, name or "grouped_allreduce", op, *factors).wait()
 
 
 def allreduce_async(
@@ -77,10 +63,9 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Future[Array]:
-    """Like `allreduce`, but returns at once; the array must not be changed before the future is done."""
-    name = name or f"allreduce_async.{next(_unnamed)}"
-    call = _Call(Collective.ALLREDUCE, [array], name, op, prescale_factor, postscale_factor)
-    return call.later(lambda: call.results[0])
+    """Like `allreduce`, but returns at once."""
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.ALLREDUCE, [array], name or _unique("allreduce"), op, *factors).later(_only)
 
 
 def grouped_allreduce_async(
@@ -91,96 +76,123 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
 ) -> Future[list[Array]]:
     """Like `grouped_allreduce`, but returns at once."""
-    name = name or f"grouped_allreduce_async.{next(_unnamed)}"
-    call = _Call(Collective.ALLREDUCE, arrays, name, op, prescale_factor, postscale_factor)
-    return call.later(lambda: call.results)
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.ALLREDUCE, arrays, name or _unique("grouped_allreduce"), op, *factors).later(list)
+
+
+def allgather(array: ArrayLike, name: str | None = None) -> Array:
+    """The ranks' arrays one after the other along the first dimension, on every rank.
+
+    The numbers of rows may differ, and be 0; the other dimensions and the dtype must be equal.  A scalar is an error.
+    """
+    return Call(Collective.ALLGATHER, [array], name or "allgather").wait()[0]
+
+
+def grouped_allgather(arrays: Sequence[ArrayLike], name: str | None = None) -> list[Array]:
+    """All-gather several arrays that are announced and sent together; dtypes may differ."""
+    return Call(Collective.ALLGATHER, arrays, name or "grouped_allgather").wait()
+
+
+def allgather_async(array: ArrayLike, name: str | None = None) -> Future[Array]:
+    """Like `allgather`, but returns at once."""
+    return Call(Collective.ALLGATHER, [array], name or _unique("allgather")).later(_only)
+
+
+def grouped_allgather_async(arrays: Sequence[ArrayLike], name: str | None = None) -> Future[list[Array]]:
+    """Like `grouped_allgather`, but returns at once."""
+    return Call(Collective.ALLGATHER, arrays, name or _unique("grouped_allgather")).later(list)
+
+
+def alltoall(array: ArrayLike, splits: ArrayLike | None = None, name: str | None = None) -> Any:
+    """Send to each rank its rows of the array, and receive this rank's rows of every rank's, in rank order.
+
+    `splits` are the numbers of rows for each rank, which sum to all rows; then the numbers received, int32, are
+    returned too.  Without them each rank gets the same number.  The other dimensions and the dtype must be equal.
+    """
+    call = Call(Collective.ALLTOALL, [array], name or "alltoall", splits=checked_splits(splits))
+    return _with_splits(call, call.wait(), splits)
+
+
+def alltoall_async(array: ArrayLike, splits: ArrayLike | None = None, name: str | None = None) -> Future[Any]:
+    """Like `alltoall`, but returns at once."""
+    call = Call(Collective.ALLTOALL, [array], name or _unique("alltoall"), splits=checked_splits(splits))
+    return call.later(lambda results: _with_splits(call, results, splits))
+
+
+def reducescatter(
+    array: ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Combine the ranks' arrays and leave each rank its share of the rows.
+
+    Of n rows each of N ranks gets n // N, the first n % N ranks one more, in rank order.  Shapes must be equal; ops and
+    dtypes are those of `allreduce`.  A scalar is an error.
+    """
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.REDUCESCATTER, [array], name or "reducescatter", op, *factors).wait()[0]
+
+
+def grouped_reducescatter(
+    arrays: Sequence[ArrayLike],
+    name: str | None = None,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """Reduce-scatter several arrays that are announced and sent together; dtypes may differ."""
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.REDUCESCATTER, arrays, name or "grouped_reducescatter", op, *factors).wait()
+
+
+def reducescatter_async(
+    array: ArrayLike,
+    name: str | None = None,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Future[Array]:
+    """Like `reducescatter`, but returns at once."""
+    factors = (prescale_factor, postscale_factor)
+    return Call(Collective.REDUCESCATTER, [array], name or _unique("reducescatter"), op, *factors).later(_only)
 
 
 def broadcast(array: ArrayLike, root_rank: int = 0, name: str | None = None) -> Array:
     """The root rank's array on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
     root = checked_root(root_rank, runtime.current().size)
-    return _Call(Collective.BROADCAST, [array], name or "broadcast", root=root).wait()[0]
+    return Call(Collective.BROADCAST, [array], name or "broadcast", root=root).wait()[0]
+
+
+def broadcast_async(array: ArrayLike, root_rank: int = 0, name: str | None = None) -> Future[Array]:
+    """Like `broadcast`, but returns at once."""
+    root = checked_root(root_rank, runtime.current().size)
+    return Call(Collective.BROADCAST, [array], name or _unique("broadcast"), root=root).later(_only)
 
 
 def barrier(name: str | None = None) -> None:
     """Return once every rank has called it."""
-    _Call(Collective.BARRIER, [np.zeros(0, np.uint8)], name or "barrier").wait()
+    Call(Collective.BARRIER, [np.zeros(0, np.uint8)], name or "barrier").wait()
 
 
-class _Call:
-    """One collective on host memory: keeps the arrays alive while the engine has their addresses."""
-
-    def __init__(
-        self,
-        collective: Collective,
-        arrays: Sequence[ArrayLike],
-        name: str,
-        op: ReduceOp = ReduceOp.SUM,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        outs: Sequence[Array] | None = None,
-        root: int = -1,
-    ) -> None:
-        self._runtime = runtime.current()
-        checked_name(name)
-        op = checked_op(name, op)
-        self._arrays = [_contiguous(array) for array in arrays]
-        if outs is None:
-            self.results = [np.empty_like(array) for array in self._arrays]
-        else:
-            self.results = [_checked_out(name, array, out) for array, out in zip(self._arrays, outs, strict=True)]
-        signature = (collective, op, prescale, postscale, root, [(array.dtype, array.shape) for array in self._arrays])
-        known = _known.get(name)
-        if known is None or known[0] != signature:
-            group = self._group(name, collective, op, prescale, postscale, root)
-            known = _known[name] = (signature, self._runtime.register(group))
-        self._slots = known[1]
-        self._submit(name)
-
-    def _group(
-        self, name: str, collective: Collective, op: ReduceOp, prescale: float, postscale: float, root: int
-    ) -> Group:
-        requests = []
-        for index, array in enumerate(self._arrays):
-            tensor = name if len(self._arrays) == 1 else f"{name}.{index}"
-            dtype = checked_dtype(tensor, array.dtype.name, op if collective is Collective.ALLREDUCE else None)
-            requests.append(Request(tensor, collective, dtype, array.shape, op, prescale, postscale, root))
-        return Group(name, tuple(requests))
-
-    def wait(self) -> list[Array]:
-        try:
-            self._runtime.wait(self._slots)
-        except BaseException:
-            if any(_board.busy(slot) for slot in self._slots):
-                _abandoned.append(self)  # an interrupt: the engine still has the addresses
-            raise
-        return self.results
-
-    def later(self, result: Any) -> Future[Any]:
-        return self._runtime.wait_later(self._slots, result)
-
-    def _submit(self, name: str) -> None:
-        if any(_board.busy(slot) for slot in self._slots):  # before any is submitted: all or nothing
-            raise UsageError(DUPLICATE.format(name))
-        for slot, array, result in zip(self._slots, self._arrays, self.results, strict=True):
-            status = _board.submit(slot, _CODES[array.dtype.name], array.shape, _address(array), _address(result))
-            runtime.check_status(*status)
+def poll(handle: Future[Any]) -> bool:
+    """Whether the result of an `_async` call is here, or its error."""
+    return handle.done()
 
 
-def _contiguous(array: ArrayLike) -> Array:
-    # ascontiguousarray makes one dimension of none
-    return np.require(array, requirements="C")
+def synchronize(handle: Future[Any]) -> Any:
+    """The result of an `_async` call, awaited; raises its error."""
+    return handle.result()
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+def _unique(collective: str) -> str:
+    return f"{collective}_async.{next(_unnamed)}"
 
 
-def _checked_out(name: str, array: Array, out: Array) -> Array:
-    if out.dtype != array.dtype or out.shape != array.shape or not out.flags.c_contiguous or not out.flags.writeable:
-        raise UsageError(
-            f"tensor '{name}' is {array.dtype.name}{array.shape}, but out is {out.dtype.name}{out.shape}: give a "
-            "writable, C-contiguous array of the same dtype and shape"
-        )
-    return out
+def _only(results: list[Array]) -> Array:
+    return results[0]
+
+
+def _with_splits(call: Call, results: list[Array], splits: ArrayLike | None) -> Any:
+    return results[0] if splits is None else (results[0], np.array(call.rows[0], np.int32))

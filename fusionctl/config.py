@@ -25,6 +25,9 @@ HOROVOD = "HOROVOD_"
 ALLREDUCES: tuple[str, ...] = ("auto", "mpi", "ring", "direct")
 """What `allreduce` may be: the choice by job size, MPI's own all-reduce, or a schedule of ours."""
 
+GRADIENTS: tuple[str, ...] = ("horovod", "adjoint")
+"""What `gradients` may be."""
+
 LOG_LEVELS: dict[str, int] = {"trace": 5, "debug": 10, "info": 20, "warning": 30, "error": 40, "fatal": 50}
 """What `log_level` may be, with the number that Python's logging knows it by."""
 
@@ -132,6 +135,9 @@ class Config:
 
     chunk_limit: int = _setting(1 << 30, _size(16, (1 << 31) - 1), agree=True)
     """Bytes of the largest single MPI message or collective; larger payloads go in several.  Agreed."""
+
+    gradients: str = _setting("horovod", _choice(GRADIENTS), agree=True)
+    """Gradients of the collectives: horovod (its rules) or adjoint (of the sum of the ranks' losses).  Agreed."""
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Setting -> the variable that set it; a setting that is at its default is absent."""

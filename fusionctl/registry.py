@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fusionctl import _board, _engine
 from fusionctl.errors import UsageError
-from fusionctl.request import DTYPES, Group, Request
+from fusionctl.request import DTYPES, Collective, Group, Request
 
 DUPLICATE = (
     "tensor '{}' is still in flight on this rank: wait for it before submitting it again, or give the second tensor a "
@@ -31,14 +31,14 @@ class Registry:
         self.by_number: dict[int, Registered] = {}
         self.by_slot: list[tuple[Registered, int]] = []
 
-    def add(self, group: Group) -> tuple[Registered, bool]:
-        """Enter a group; also tells whether it is new or differs from what was known under its name."""
+    def add(self, group: Group, size: int) -> tuple[Registered, bool]:
+        """Enter a group of `size` ranks; also tells whether it is new or differs from what was known under its name."""
         known = self.by_name.get(group.name)
         if known is None:
-            return self._create(group), True
-        if len(known.slots) != len(group.requests):
+            return self._create(group, size), True
+        if _collectives(known.group) != _collectives(group):  # a slot is made for one collective
             _refuse_busy(known)
-            return self._create(group), True
+            return self._create(group, size), True
         if known.group == group:
             return known, False
         if any(request.shape and -1 in request.shape for request in group.requests):
@@ -63,11 +63,12 @@ class Registry:
         registered, index = self.by_slot[slot]
         return registered.group.requests[index].name
 
-    def _create(self, group: Group) -> Registered:
+    def _create(self, group: Group, size: int) -> Registered:
         number = _board.add_group(is_dynamic(group))
         registered = Registered(group, number, [])
         for index, request in enumerate(group.requests):
-            slot = _board.add_slot(number, request.name, DTYPES.index(request.dtype), request.shape)
+            peers = size if request.collective is Collective.ALLTOALL else 0
+            slot = _board.add_slot(number, request.name, DTYPES.index(request.dtype), request.shape, peers)
             registered.slots.append(slot)
             self.by_slot.append((registered, index))
         self.by_name[group.name] = self.by_number[number] = registered
@@ -84,6 +85,10 @@ def _refuse_busy(known: Registered) -> None:
     for slot, request in zip(known.slots, known.group.requests, strict=True):
         if _board.busy(slot):
             raise UsageError(DUPLICATE.format(request.name))
+
+
+def _collectives(group: Group) -> list[Collective]:
+    return [request.collective for request in group.requests]
 
 
 def is_dynamic(group: Group) -> bool:

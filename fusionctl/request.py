@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Integral
 
+import numpy as np
+
 from fusionctl.errors import UsageError
 
 DTYPES: tuple[str, ...] = (
@@ -48,6 +50,16 @@ class Collective(IntEnum):
     ALLREDUCE = 0
     BROADCAST = 1
     BARRIER = 2
+    ALLGATHER = 3
+    ALLTOALL = 4
+    REDUCESCATTER = 5
+
+
+ANY_ROWS = -2
+"""A first dimension that may differ between ranks and calls, as all-gather and all-to-all allow."""
+
+REDUCING: tuple[Collective, ...] = (Collective.ALLREDUCE, Collective.REDUCESCATTER)
+"""Collectives that combine elements by an op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +86,18 @@ class Request:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
+        """Number of elements; of one row, where their number may differ."""
+        return math.prod(length for length in self.shape if length != ANY_ROWS)
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
+        """Size of these elements in bytes."""
         return self.count * ITEMSIZE[self.dtype]
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Requests of equal kind may share a bucket; a broadcast moves bytes of any dtype."""
-        if self.collective is Collective.BROADCAST:
+        """Requests of equal kind may share a bucket; what only moves may be of any dtype."""
+        if self.collective not in REDUCING:
             return (self.collective, self.root)
         return (self.collective, self.dtype, self.op, self.prescale, self.postscale)
 
@@ -111,11 +123,11 @@ class Bucket:
     nbytes: int
 
 
-def checked_op(name: str, op: object) -> ReduceOp:
-    """The op of a tensor's all-reduce; UsageError for what is none, or not there yet."""
+def checked_op(name: str, op: object, collective: Collective = Collective.ALLREDUCE) -> ReduceOp:
+    """The op of a tensor's reduction; UsageError for what is none, or not there yet."""
     if op not in OPS:
         accepted = ", ".join(each.name.capitalize() for each in OPS)
-        raise UsageError(f"tensor '{name}' has op {op!r}; allreduce accepts {accepted} of fusionctl")
+        raise UsageError(f"tensor '{name}' has op {op!r}; {collective.name.lower()} accepts {accepted} of fusionctl")
     return OPS[OPS.index(op)]
 
 
@@ -135,6 +147,16 @@ def checked_root(root: object, size: int) -> int:
     if not isinstance(root, Integral) or isinstance(root, bool) or not 0 <= int(root) < size:
         raise UsageError(f"root_rank is {root!r}, but the ranks are 0 to {size - 1}")
     return int(root)
+
+
+def checked_splits(splits: object) -> tuple[int, ...] | None:
+    """The rows that an all-to-all sends to each rank, if they are given; UsageError for what are no whole numbers."""
+    if splits is None:
+        return None
+    array = np.asarray(splits)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise UsageError(f"splits is {splits!r}; give one whole number of rows for each rank")
+    return tuple(map(int, array))
 
 
 def checked_name(name: object) -> str:

@@ -26,7 +26,7 @@ from fusionctl.fusion.threshold import fuse
 from fusionctl.job import abort, check_mpi, end_job_on_error, meet, where_is_main_thread
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry, is_dynamic
-from fusionctl.request import DTYPES, Bucket, Group, ReduceOp
+from fusionctl.request import DTYPES, Bucket, Collective, Group, ReduceOp
 from fusionctl.timeline import Timeline
 
 STATUS_ERRORS: dict[int, type[FusionctlError]] = {
@@ -40,6 +40,9 @@ STATUS_ERRORS: dict[int, type[FusionctlError]] = {
 """What each status code of the engine is raised as."""
 
 MISMATCH = 2
+
+MERGEABLE = (Collective.ALLREDUCE, Collective.BROADCAST)
+"""Collectives of single tensors that may share a buffer when ready together, as their sizes are equal everywhere."""
 
 _registry = Registry()
 _runtime: Runtime | None = None
@@ -77,7 +80,7 @@ class Runtime:
             plan.half,
             plan.native_scales,
         )
-        self._futures: dict[int, tuple[Future[Any], Callable[[], Any]]] = {}
+        self._futures: dict[int, tuple[Future[Any], Callable[[list[_board.Memory]], Any]]] = {}
         self._resolver: threading.Thread | None = None
         self._next_token = 0
         self.recorder: Recorder | None = None
@@ -90,18 +93,20 @@ class Runtime:
     def register(self, group: Group) -> list[int]:
         """Slots of a group's members, in order; announces the group to the other ranks if it is new or changed."""
         with self._lock:
-            registered, changed = _registry.add(group)
+            registered, changed = _registry.add(group, self.size)
             if changed and not is_dynamic(registered.group):
                 self._control.register(registered.group, registered.slots)
                 self._engine.announce()
             return registered.slots
 
-    def wait(self, slots: Sequence[int]) -> None:
-        """Sleep until the slots are done; raises what went wrong with the first that failed."""
-        check_status(*_board.wait(slots))
+    def wait(self, slots: Sequence[int]) -> list[_board.Memory]:
+        """Sleep until the slots are done; what the engine allocated for them, or the error of the first that failed."""
+        status, message, memories = _board.wait(slots)
+        check_status(status, message)
+        return memories
 
-    def wait_later(self, slots: Sequence[int], result: Callable[[], Any]) -> Future[Any]:
-        """A future that becomes `result()` once the slots are done."""
+    def wait_later(self, slots: Sequence[int], result: Callable[[list[_board.Memory]], Any]) -> Future[Any]:
+        """A future that becomes `result` of what the engine allocated once the slots are done."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # what was submitted can not be taken back
         with self._lock:
@@ -148,9 +153,9 @@ class Runtime:
         while self._thread.is_alive() or self._futures:
             outcome = _board.next_outcome(1_000_000_000)
             if outcome is not None:
-                token, status, message = outcome
+                token, status, message, memories = outcome
                 future, result = self._futures.pop(token)
-                settle_future(future, status, message, result)
+                settle_future(future, status, message, partial(result, memories))
 
     # -- hooks of the engine, on its thread with the GIL held -------------------------------------------------------
 
@@ -177,7 +182,7 @@ class Runtime:
         """Hook of the control plane: a bit stands for these slots from now on."""
         first = group.requests[bucket.members[0]]
         dtype = DTYPES.index(first.dtype)
-        mergeable = len(group.requests) == 1
+        mergeable = len(group.requests) == 1 and first.collective in MERGEABLE
         self._engine.bind(
             bit, slots, first.collective, dtype, first.op, first.prescale, first.postscale, first.root, mergeable
         )

@@ -4,11 +4,29 @@ from libcpp cimport bool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-ctypedef void (*wait_done)(void* arg, int status, const char* message) noexcept nogil
 ctypedef void (*release_fn)(void* handle) noexcept nogil
+ctypedef void* (*allocate_fn)(int dtype, int ndim, const int64_t* shape, void** data) noexcept nogil
 
 cdef extern from "board.h" namespace "fusionctl" nogil:
     int64_t now_ns()
+    const int64_t ANY_ROWS
+
+    cdef cppclass Allocator:
+        allocate_fn allocate
+        release_fn release
+
+    cdef cppclass Result:
+        const Allocator* allocator
+        void* handle
+        void* data
+        int dtype
+        vector[int64_t] shape
+        vector[int64_t] rows
+        void discard()
+
+    ctypedef vector[Result] Results
+    ctypedef void (*wait_done "fusionctl::WaitDone")(void* arg, int status, const char* message,
+                                                     Results& results) noexcept
 
     cdef cppclass Slot:
         string name
@@ -18,15 +36,19 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
         size_t count
         const void* src
         void* dst
+        int64_t rows
+        vector[int64_t] splits
+        const Allocator* allocator
+        Result result
         int64_t submitted_ns
 
     cdef cppclass Board:
         int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
-                   void* owner_dst)
+                   void* owner_dst, const Allocator* allocator, const vector[int64_t]& splits)
         int wait(const int* ids, int n, wait_done callback, void* arg)
         void ring()
         int add_group(bool held)
-        int add_slot(int group, const string& name, int dtype, const vector[int64_t]& shape)
+        int add_slot(int group, const string& name, int dtype, const vector[int64_t]& shape, int peers)
         void restate(int id, int dtype, const vector[int64_t]& shape)
         void open()
         void close(int status, const string& message)
@@ -49,21 +71,23 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
 cdef extern from "waits.h" namespace "fusionctl" nogil:
     cdef cppclass Latch:
         @staticmethod
-        void open(void* self, int status, const char* message) noexcept
+        void open(void* self, int status, const char* message, Results& results) noexcept
         bool wait(int64_t ns)
         int status
         string message
+        Results results
 
     cdef struct Outcome:
         int64_t token
         int status
         string message
+        Results results
 
     cdef cppclass Inbox:
         cppclass Entry:
             pass
         @staticmethod
-        void put(void* arg, int status, const char* message) noexcept
+        void put(void* arg, int status, const char* message, Results& results) noexcept
         Entry* entry(int64_t token)
         bool take(Outcome& out, int64_t ns)
 
@@ -100,11 +124,16 @@ cdef Trace* get_trace() noexcept nogil
 cdef int engine_submit(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* dst,
                        void* owner_src, void* owner_dst) noexcept nogil
 
+# The same for a tensor whose result the engine allocates: `allocator` lives for ever, `splits` are the rows for each
+# rank, empty for an equal share and for what is not an all-to-all.
+cdef int engine_submit_rows(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* owner,
+                            const Allocator* allocator, const vector[int64_t]& splits) noexcept nogil
+
 # Message of the calling thread's last failed submission.
 cdef const char* engine_error() noexcept nogil
 
 # Call back exactly once when all n slots are done or failed: inline when they already are, else on the engine thread.
-# The message is valid during the call only.
+# The message is valid during the call only, and so are the results whose handles the callback does not take.
 cdef int engine_wait(const int* slots, int n, wait_done callback, void* arg) noexcept nogil
 
 cdef void engine_set_release(release_fn fn) noexcept nogil

@@ -1,9 +1,13 @@
 """The process's slots, waiters and spans: what `board.h` keeps, for Python and for the other compiled modules."""
 
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
 from libcpp.vector cimport vector
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
+
+cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 cdef extern from *:
     """
@@ -12,10 +16,12 @@ cdef extern from *:
     static fusionctl::Board& the_board = *new fusionctl::Board;
     static fusionctl::Trace& the_trace = *new fusionctl::Trace;
     static fusionctl::Inbox& the_inbox = *new fusionctl::Inbox;
+    static fusionctl::Allocator* the_allocator = new fusionctl::Allocator{nullptr, nullptr};
     """
     Board the_board
     Trace the_trace
     Inbox the_inbox
+    Allocator* the_allocator
 
 
 cdef Board* get_board() noexcept nogil:
@@ -28,7 +34,13 @@ cdef Trace* get_trace() noexcept nogil:
 
 cdef int engine_submit(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* dst,
                        void* owner_src, void* owner_dst) noexcept nogil:
-    return the_board.submit(slot, dtype, ndim, shape, src, dst, owner_src, owner_dst)
+    cdef vector[int64_t] none
+    return the_board.submit(slot, dtype, ndim, shape, src, dst, owner_src, owner_dst, NULL, none)
+
+
+cdef int engine_submit_rows(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* owner,
+                            const Allocator* allocator, const vector[int64_t]& splits) noexcept nogil:
+    return the_board.submit(slot, dtype, ndim, shape, src, NULL, owner, NULL, allocator, splits)
 
 
 cdef const char* engine_error() noexcept nogil:
@@ -48,9 +60,9 @@ def add_group(bint held) -> int:
     return the_board.add_group(held)
 
 
-def add_slot(int group, str name, int dtype, tuple shape) -> int:
-    """Slot of a new tensor."""
-    return the_board.add_slot(group, name.encode(), dtype, shape)
+def add_slot(int group, str name, int dtype, tuple shape, int peers=0) -> int:
+    """Slot of a new tensor; `peers` ranks share the rows of an all-to-all."""
+    return the_board.add_slot(group, name.encode(), dtype, shape, peers)
 
 
 def restate(int slot, int dtype, tuple shape):
@@ -63,17 +75,71 @@ def busy(int slot) -> bool:
     return the_board.busy(slot)
 
 
-def submit(int slot, int dtype, tuple shape, size_t src, size_t dst) -> tuple[int, str]:
-    """Hand memory at two addresses to the engine; the caller keeps it alive.  Status and message."""
+def submit(int slot, int dtype, tuple shape, size_t src, size_t dst, tuple splits=()) -> tuple[int, str]:
+    """Hand memory at two addresses to the engine; the caller keeps it alive.  Status and message.
+
+    With a `dst` of 0 the engine allocates the result; `splits` are an all-to-all's rows for each rank.
+    """
     cdef vector[int64_t] dims = shape
     cdef int status = the_board.submit(
-        slot, dtype, <int>dims.size(), dims.data(), <const void*>src, <void*>dst, NULL, NULL
+        slot, dtype, <int>dims.size(), dims.data(), <const void*>src, <void*>dst, NULL, NULL,
+        the_allocator if dst == 0 else NULL, splits
     )
     return status, "" if status == 0 else Board.error().decode()
 
 
-def wait(slots) -> tuple[int, str]:
-    """Sleep until these slots are done; status and message of the first that failed.  Signals are handled meanwhile."""
+cdef void* allocate(int dtype, int ndim, const int64_t* shape, void** data) noexcept nogil:
+    cdef size_t nbytes = ITEMSIZE[dtype]
+    for i in range(ndim):
+        nbytes *= <size_t>shape[i]
+    data[0] = malloc(max(nbytes, 1))
+    return data[0]
+
+
+cdef class Memory:
+    """A result that the engine allocated: `dtype` code, `shape`, `rows` that came from each rank, and its bytes."""
+
+    cdef Result result
+    cdef readonly size_t nbytes
+
+    @staticmethod
+    cdef Memory take(Result& result):
+        cdef Memory memory = Memory()
+        memory.result = result
+        result.handle = NULL
+        memory.nbytes = ITEMSIZE[memory.result.dtype]
+        for length in memory.result.shape:
+            memory.nbytes *= <size_t>length
+        return memory
+
+    @property
+    def dtype(self) -> int:
+        return self.result.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.result.shape)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(self.result.rows)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.result.data, self.nbytes, 0, flags)
+
+    def __dealloc__(self):
+        self.result.discard()
+
+
+cdef list take_results(Results& results):
+    return [Memory.take(results[i]) for i in range(results.size()) if results[i].handle != NULL]
+
+
+def wait(slots) -> tuple[int, str, list[Memory]]:
+    """Sleep until these slots are done; status and message of the first that failed, and what the engine allocated.
+
+    Signals are handled meanwhile.
+    """
     cdef vector[int] ids = slots
     cdef Latch* latch = new Latch()  # stays behind when a signal raises, since the engine will open it yet
     cdef bint done = False
@@ -83,9 +149,9 @@ def wait(slots) -> tuple[int, str]:
             done = latch.wait(200_000_000)
         if not done:
             PyErr_CheckSignals()
-    status, message = latch.status, latch.message.decode()
+    outcome = latch.status, latch.message.decode(), take_results(latch.results)
     del latch
-    return status, message
+    return outcome
 
 
 def wait_later(slots, int64_t token):
@@ -94,13 +160,15 @@ def wait_later(slots, int64_t token):
     the_board.wait(ids.data(), <int>ids.size(), Inbox.put, the_inbox.entry(token))
 
 
-def next_outcome(int64_t timeout_ns) -> tuple[int, int, str] | None:
-    """Token, status and message of a call given to `wait_later`, or None when the time is up."""
+def next_outcome(int64_t timeout_ns) -> tuple[int, int, str, list[Memory]] | None:
+    """Token and outcome, as of `wait`, of a call given to `wait_later`, or None when the time is up."""
     cdef Outcome outcome
     cdef bint found
     with nogil:
         found = the_inbox.take(outcome, timeout_ns)
-    return (outcome.token, outcome.status, outcome.message.decode()) if found else None
+    if not found:
+        return None
+    return outcome.token, outcome.status, outcome.message.decode(), take_results(outcome.results)
 
 
 def set_tracing(bint on):
@@ -114,3 +182,7 @@ def take_spans() -> bytes:
     with nogil:
         the_trace.take(spans)
     return (<char*>spans.data())[:spans.size() * sizeof(Span)]
+
+
+the_allocator.allocate = allocate
+the_allocator.release = free

@@ -5,6 +5,12 @@ from libcpp.vector cimport vector
 
 from fusionctl._board cimport Board, Trace
 from fusionctl._mpi cimport Handle, Request
+from fusionctl._rows cimport Move, Rows
+
+cdef extern from "pool.h" namespace "fusionctl" nogil:
+    cdef cppclass Pool:
+        char* get(size_t nbytes)
+        void put(char* memory, size_t nbytes)
 
 # What is done with the tensors of one bucket; equal on all ranks.
 cdef struct Spec:
@@ -27,6 +33,7 @@ cdef enum Phase:
     REDUCE
     REDUCE_HALF
     BROADCAST
+    BY_ROWS                         # the first of three
 
 cdef struct Counters:
     int64_t buckets
@@ -54,6 +61,9 @@ cdef cppclass Operation:
     int mpi_code
     int tag
     int64_t started
+    bint by_rows                    # the move does it
+    bint settled
+    Move move
 
 cdef class DataPlane:
     cdef Board* board
@@ -72,8 +82,8 @@ cdef class DataPlane:
     cdef Counters counters
     cdef deque[Operation*] queued
     cdef deque[Operation*] flying
-    cdef vector[char*] free_buffers
-    cdef vector[size_t] free_sizes
+    cdef Pool pool
+    cdef Rows rows
     cdef int sequence
 
     cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil
@@ -91,8 +101,7 @@ cdef class DataPlane:
     cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil
     cdef void lay_out(self, Operation* op) noexcept nogil
     cdef bint needs_all(self, const Spec* spec) noexcept nogil
-    cdef char* get_buffer(self, size_t nbytes) noexcept nogil
-    cdef void put_buffer(self, char* buffer, size_t nbytes) noexcept nogil
+    cdef void start_rows(self, Operation* op) noexcept nogil
     cdef void pack(self, Operation* op) noexcept nogil
     cdef void unpack(self, Operation* op) noexcept nogil
     cdef bint scales_in_program(self, Operation* op) noexcept nogil

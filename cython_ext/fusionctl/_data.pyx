@@ -6,7 +6,6 @@ are complete, in rank order, so that a sum never depends on which message came f
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free
 from libc.string cimport memcpy
 from libcpp.string cimport string
 from libcpp.vector cimport vector
@@ -16,13 +15,11 @@ from fusionctl cimport _mpi as mpi
 from fusionctl._board cimport Slot, now_ns
 from fusionctl._mpi cimport Handle, Request
 
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void** where, size_t alignment, size_t size)
-
 cdef enum:
     DEPTH = 2
     ALLREDUCE_ = 0
     BROADCAST_ = 1
+    ALLGATHER_ = 3
     AVERAGE = 0
     SUM = 1
     BFLOAT16 = 1
@@ -38,7 +35,8 @@ cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 def phases(str native, str half) -> tuple[str, ...]:
     """Names of the spans that the engine records, given those of the schedules for 32-bit and for 16-bit elements."""
-    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST")
+    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST",
+            "ALLGATHER", "ALLTOALL", "REDUCESCATTER")
 
 
 cdef class DataPlane:
@@ -60,13 +58,16 @@ cdef class DataPlane:
         self.native = native if native is not None else []
         self.native_scales = native_scales
         self.half = half
-
-    def __dealloc__(self):
-        for buffer in self.free_buffers:
-            free(buffer)
+        self.rows = Rows()
+        self.rows.rank = rank
+        self.rows.size = size
+        self.rows.chunk_limit = chunk_limit
+        self.rows.comm = self.comm
+        self.rows.byte = self.byte
 
     cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil:
         cdef Operation* op = new Operation()
+        op.by_rows = spec.collective >= ALLGATHER_
         op.spec = spec
         op.slots = slots
         op.bit = bit
@@ -108,6 +109,9 @@ cdef class DataPlane:
 
     cdef void start(self, Operation* op) noexcept nogil:
         cdef int64_t begun = now_ns()
+        if op.by_rows:
+            self.start_rows(op)
+            return
         self.lay_out(op)
         if op.spec.collective == BROADCAST_:
             self.gather_bytes(op)
@@ -128,6 +132,13 @@ cdef class DataPlane:
 
     cdef bint advance(self, Operation* op) noexcept nogil:
         """True when a step of the operation was completed."""
+        if op.by_rows:
+            if not op.settled:
+                op.settled = self.rows.advance(&op.move)
+                op.mpi_code = op.move.mpi_code
+                op.count = op.move.nbytes
+                return op.settled
+            return False
         if op.next_request == op.requests.size():
             return False
         while op.next_request < op.requests.size():
@@ -140,6 +151,8 @@ cdef class DataPlane:
         return True
 
     cdef bint complete(self, Operation* op) noexcept nogil:
+        if op.by_rows:
+            return op.settled
         return op.next_request == op.requests.size() and (op.steps_left == 0 or op.mpi_code != 0)
 
     cdef void finish(self, Operation* op) noexcept nogil:
@@ -154,17 +167,19 @@ cdef class DataPlane:
         else:
             if op.spec.collective == BROADCAST_:
                 self.scatter_bytes(op)
-            else:
+            elif not op.by_rows:
                 self.unpack(op)
             self.trace_each(op, UNPACK, reduced, now_ns())
             self.board.complete(op.slots, 0, message)
         if op.pooled:
-            self.put_buffer(op.buffer, op.count * op.itemsize)
+            self.pool.put(op.buffer, op.count * op.itemsize)
         del op
 
     cdef int phase(self, Operation* op) noexcept nogil:
         if op.spec.collective == BROADCAST_:
             return BROADCAST
+        if op.by_rows:
+            return BY_ROWS + op.spec.collective - ALLGATHER_
         return REDUCE_HALF if op.program == &self.half else REDUCE
 
     cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil:
@@ -175,6 +190,27 @@ cdef class DataPlane:
         for i in op.slots:
             slot = &self.board.slot(i)
             self.trace.add(i, phase, begun, ended, slot.count * ITEMSIZE[slot.dtype], op.bit)
+
+    cdef void start_rows(self, Operation* op) noexcept nogil:
+        cdef Move* move = &op.move
+        cdef int rank
+        move.collective = op.spec.collective
+        move.dtype = op.spec.dtype
+        move.op = op.spec.op
+        move.prescale = op.spec.prescale
+        move.factor = self.factor(op)
+        move.tag = op.tag
+        move.slots = op.slots
+        for rank in range(self.size):
+            if rank != self.rank:
+                move.peers.push_back(rank)
+        op.started = now_ns()
+        op.itemsize = 1
+        op.mpi_code = 0
+        op.pooled = op.settled = False
+        self.rows.start(move)
+        op.count = move.nbytes
+        self.counters.buckets += 1
 
     # -- buffers ------------------------------------------------------------------------------------------------
 
@@ -204,33 +240,13 @@ cdef class DataPlane:
         op.mpi_code = 0
         op.pooled = op.slots.size() > 1
         if op.pooled:
-            op.buffer = self.get_buffer(op.count * op.itemsize)
+            op.buffer = self.pool.get(op.count * op.itemsize)
         else:
             op.buffer = <char*>self.board.slot(op.slots[0]).dst
 
     cdef bint needs_all(self, const Spec* spec) noexcept nogil:
         # All contributions must meet: 16-bit elements to be rounded once, integers for a mean that can not overflow.
         return spec.dtype <= BFLOAT16 or (spec.op == AVERAGE and spec.dtype > FLOAT64)
-
-    cdef char* get_buffer(self, size_t nbytes) noexcept nogil:
-        cdef size_t i
-        cdef void* fresh = NULL
-        for i in range(self.free_buffers.size()):
-            if self.free_sizes[i] >= nbytes and self.free_sizes[i] <= 4 * nbytes + 65536:
-                fresh = self.free_buffers[i]
-                self.free_buffers.erase(self.free_buffers.begin() + i)
-                self.free_sizes.erase(self.free_sizes.begin() + i)
-                return <char*>fresh
-        posix_memalign(&fresh, 64, max(nbytes, 64))
-        return <char*>fresh
-
-    cdef void put_buffer(self, char* buffer, size_t nbytes) noexcept nogil:
-        if self.free_buffers.size() >= 2 * DEPTH:
-            free(self.free_buffers.front())
-            self.free_buffers.erase(self.free_buffers.begin())
-            self.free_sizes.erase(self.free_sizes.begin())
-        self.free_buffers.push_back(buffer)
-        self.free_sizes.push_back(nbytes)
 
     cdef void pack(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
@@ -330,7 +346,7 @@ cdef class DataPlane:
             record = step + 1 + r * RECORD
             if record[0] == RECV_REDUCE:
                 needed += self.chunk_bytes(op, record[2])
-        op.scratch = self.get_buffer(needed) if needed > 0 else NULL
+        op.scratch = self.pool.get(needed) if needed > 0 else NULL
         for r in range(step[0]):
             record = step + 1 + r * RECORD
             if record[0] == RECV_REDUCE:
@@ -366,7 +382,7 @@ cdef class DataPlane:
         while r < step[0]:
             r = self.reduce_chunk(op, step + 1, step[0], r, &scratch_bytes)
         if op.scratch != NULL:
-            self.put_buffer(op.scratch, scratch_bytes)
+            self.pool.put(op.scratch, scratch_bytes)
             op.scratch = NULL
         op.cursor += 1 + step[0] * RECORD
         op.steps_left -= 1

@@ -103,7 +103,7 @@ cdef class Engine:
         self.stall = <int64_t>(stall_time * 1e9)
         self.look_every = min(SECOND, max(self.stall // 8, SECOND // 20)) if self.stall > 0 else SECOND
         self.data = DataPlane(rank, size, chunk_limit, handles, native, half, native_scales)
-        self.data.board = self.board
+        self.data.board = self.data.rows.board = self.board
         self.data.trace = self.trace
         self.retry = FIRST_RETRY
         self.board.open()
@@ -128,8 +128,8 @@ cdef class Engine:
             "slow_paths": self.slow_paths,
             "buckets": self.data.counters.buckets,
             "bytes_reduced": self.data.counters.bytes_reduced,
-            "messages_sent": self.data.counters.messages_sent,
-            "bytes_sent": self.data.counters.bytes_sent,
+            "messages_sent": self.data.counters.messages_sent + self.data.rows.messages_sent,
+            "bytes_sent": self.data.counters.bytes_sent + self.data.rows.bytes_sent,
         }
 
     # -- called by the hooks, on the engine thread ------------------------------------------------------------------

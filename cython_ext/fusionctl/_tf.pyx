@@ -11,6 +11,8 @@ What each op tells TensorFlow's graphs about itself:
 - FusionctlTick is stateful and takes a resource that it seems to write.  There is one in each graph, so nothing within
   a graph is chained, but calls of functions that submit run in the order of the programme, and so do iterations.
 - FusionctlWait is stateful: it runs, and with it its submissions, although nobody may use its outputs.
+- FusionctlSubmitRows and FusionctlCollect are the same two for results whose size the engine learns from the other
+  ranks: the submission's output is its input, and stands for the result in the graph.
 - FusionctlDeliver is an identity of many tensors that TensorFlow does not optimise away.  What follows an asynchronous
   op is started by the engine's thread, one task for each consumer; what follows this one, by the thread that runs it.
 """
@@ -20,83 +22,38 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from fusionctl._board cimport (
+    Allocator,
     DUPLICATE,
     MISMATCH,
     NOT_INITIALISED,
     PEER,
+    Results,
     USAGE,
     engine_error,
     engine_set_release,
     engine_submit,
+    engine_submit_rows,
     engine_wait,
 )
 
-cdef extern from "tf_c_api.h" nogil:
-    struct TF_Status
-    struct TF_Tensor
-    struct TF_OpDefinitionBuilder
-    struct TF_ShapeHandle
-    struct TF_ShapeInferenceContext
-    struct TF_KernelBuilder
-    struct TF_OpKernelConstruction
-    struct TF_OpKernelContext
-    struct TF_AsyncOpKernelDoneCallback
-
-ctypedef void* (*create_fn)(TF_OpKernelConstruction*) noexcept nogil
-ctypedef void (*compute_fn)(void*, TF_OpKernelContext*) noexcept nogil
-ctypedef void (*compute_async_fn)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*) noexcept nogil
-ctypedef void (*delete_fn)(void*) noexcept nogil
-ctypedef void (*shape_fn)(TF_ShapeInferenceContext*, TF_Status*) noexcept nogil
-
-cdef extern from "tf_c_api.h" namespace "fusionctl::tf" nogil:
-    cdef cppclass Api:
-        TF_Status* NewStatus()
-        void DeleteStatus(TF_Status*)
-        void SetStatus(TF_Status*, int, const char*)
-        int GetCode(const TF_Status*)
-        const char* Message(const TF_Status*)
-        void DeleteTensor(TF_Tensor*)
-        int TensorType(const TF_Tensor*)
-        int NumDims(const TF_Tensor*)
-        int64_t Dim(const TF_Tensor*, int)
-        void* TensorData(const TF_Tensor*)
-        TF_OpDefinitionBuilder* NewOpDefinitionBuilder(const char*)
-        void OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder*, const char*)
-        void OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder*, const char*)
-        void OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char*)
-        void OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder*, bint)
-        void OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*, shape_fn)
-        void RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*)
-        int64_t ShapeInferenceContextNumInputs(TF_ShapeInferenceContext*)
-        TF_ShapeHandle* NewShapeHandle()
-        void DeleteShapeHandle(TF_ShapeHandle*)
-        TF_ShapeHandle* ShapeInferenceContextScalar(TF_ShapeInferenceContext*)
-        void ShapeInferenceContextGetInput(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*)
-        void ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*)
-        TF_KernelBuilder* NewKernelBuilder(const char*, const char*, create_fn, compute_fn, delete_fn)
-        TF_KernelBuilder* NewAsyncKernelBuilder(const char*, const char*, create_fn, compute_async_fn, delete_fn)
-        void RegisterKernelBuilder(const char*, TF_KernelBuilder*, TF_Status*)
-        void OpKernelConstruction_GetAttrInt32(TF_OpKernelConstruction*, const char*, int32_t*, TF_Status*)
-        void OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*)
-        void OpKernelConstruction_GetAttrInt32List(TF_OpKernelConstruction*, const char*, int32_t*, int, TF_Status*)
-        void OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*)
-        void OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*)
-        int NumInputs(TF_OpKernelContext*)
-        void GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*)
-        void SetOutput(TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*)
-        TF_Tensor* AllocateOutput(TF_OpKernelContext*, int, int, const int64_t*, int, size_t, TF_Status*)
-        TF_Tensor* ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int*, int, int, const int64_t*, int, int*,
-                                                TF_Status*)
-        void RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback*)
-
-    cdef cppclass Pending:
-        Pending(TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*)
-        TF_OpKernelContext* context
-
-    const char* bind(Api&)
-    bint is_done_function(const TF_AsyncOpKernelDoneCallback*)
-    void finish(Pending*)
-    void finish_later(Pending*)
+from fusionctl._tf_c_api cimport (
+    Api,
+    Pending,
+    TF_AsyncOpKernelDoneCallback,
+    TF_KernelBuilder,
+    TF_OpDefinitionBuilder,
+    TF_OpKernelConstruction,
+    TF_OpKernelContext,
+    TF_ShapeHandle,
+    TF_ShapeInferenceContext,
+    TF_Status,
+    TF_Tensor,
+    bind,
+    finish,
+    finish_later,
+    is_done_function,
+    shape_fn,
+)
 
 cdef extern from *:
     """
@@ -109,7 +66,17 @@ cdef extern from *:
     // Index in request.DTYPES of each TF_DataType: 1 float, 2 double, 3 int32, 4 uint8, 5 int16, 6 int8, 9 int64,
     // 10 bool, 14 bfloat16, 17 uint16, 19 half.
     static const int dtype_codes[] = {-1, 2, 3, 4, 7, 8, 6, -1, -1, 5, 10, -1, -1, -1, 1, -1, -1, 9, -1, 0};
+    static const char* const element_types =
+        "T: {half, bfloat16, float, double, int32, int64, int8, uint8, int16, uint16, bool}";
+    static const int tf_dtypes[] = {19, 14, 1, 2, 3, 9, 6, 4, 5, 17, 10};
+    static const size_t itemsizes[] = {2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1};
+
+    static fusionctl::Allocator* tensors = new fusionctl::Allocator{nullptr, nullptr};
     """
+    Allocator* tensors
+    const char* element_types
+    const int* tf_dtypes
+    const size_t* itemsizes
     Api api
     string the_problem
     const int* dtype_codes
@@ -244,7 +211,7 @@ cdef void forward(Context* context, int i, TF_Status* status) noexcept nogil:
     release(x)
 
 
-cdef void finish_wait(void* arg, int code, const char* message) noexcept nogil:
+cdef void finish_wait(void* arg, int code, const char* message, Results& results) noexcept nogil:
     cdef Pending* pending = <Pending*>arg
     cdef TF_Status* status
     if code != 0:
@@ -252,6 +219,86 @@ cdef void finish_wait(void* arg, int code, const char* message) noexcept nogil:
         api.SetStatus(status, tf_code(code), message)
         report(pending.context, status)
     finish(pending)
+
+
+# -- FusionctlSubmitRows: the kernel is its slot; the output is the input ----------------------------------------------
+
+cdef void submit_rows(void* kernel, Context* context) noexcept nogil:
+    cdef TF_Status* status = api.NewStatus()
+    submit_row_input(<int><intptr_t>kernel, context, status)
+    report(context, status)
+
+
+cdef void submit_row_input(int slot, Context* context, TF_Status* status) noexcept nogil:
+    cdef TF_Tensor* x = NULL
+    cdef TF_Tensor* splits = NULL
+    cdef vector[int64_t] shape, rows
+    cdef int code
+    api.GetInput(context, 0, &x, status)
+    if api.GetCode(status) == TF_OK:
+        api.GetInput(context, 1, &splits, status)
+    if api.GetCode(status) == TF_OK:
+        api.SetOutput(context, 0, x, status)
+    if api.GetCode(status) == TF_OK:
+        for i in range(api.NumDims(x)):
+            shape.push_back(api.Dim(x, i))
+        rows.assign(<int64_t*>api.TensorData(splits), <int64_t*>api.TensorData(splits) + api.Dim(splits, 0))
+        code = engine_submit_rows(slot, dtype_codes[api.TensorType(x)], <int>shape.size(), shape.data(),
+                                  api.TensorData(x), x, tensors, rows)
+        if code == 0:
+            x = NULL
+        else:
+            api.SetStatus(status, tf_code(code), engine_error())
+    release(x)
+    release(splits)
+
+
+cdef void* allocate(int dtype, int ndim, const int64_t* shape, void** data) noexcept nogil:
+    cdef size_t nbytes = itemsizes[dtype]
+    cdef TF_Tensor* tensor
+    for i in range(ndim):
+        nbytes *= <size_t>shape[i]
+    tensor = api.AllocateTensor(tf_dtypes[dtype], shape, ndim, nbytes)
+    data[0] = NULL if tensor == NULL else api.TensorData(tensor)
+    return tensor
+
+
+# -- FusionctlCollect: waits like FusionctlWait, for results that the engine has allocated -----------------------------
+
+cdef void collect(void* kernel, Context* context, DoneCallback* done) noexcept nogil:
+    cdef vector[int]* slots = <vector[int]*>kernel
+    engine_wait(slots.data(), <int>slots.size(), finish_collect, new Pending(context, done))
+
+
+cdef void finish_collect(void* arg, int code, const char* message, Results& results) noexcept nogil:
+    cdef Pending* pending = <Pending*>arg
+    cdef TF_Status* status = api.NewStatus()
+    if code != 0:
+        api.SetStatus(status, tf_code(code), message)
+    else:
+        output_results(pending.context, results, status)
+    report(pending.context, status)
+    finish(pending)
+
+
+cdef void output_results(Context* context, Results& results, TF_Status* status) noexcept nogil:
+    cdef int64_t[2] shape
+    cdef int n = <int>results.size()
+    cdef int i, r
+    cdef TF_Tensor* rows
+    shape[0] = n
+    shape[1] = <int64_t>results[0].rows.size()
+    for i in range(n):
+        if api.GetCode(status) == TF_OK:
+            api.SetOutput(context, i, <TF_Tensor*>results[i].handle, status)
+    if api.GetCode(status) != TF_OK:
+        return
+    rows = api.AllocateOutput(context, n, TF_INT64, shape, 2, 8 * shape[0] * shape[1], status)
+    if api.GetCode(status) == TF_OK:
+        for i in range(n):
+            for r in range(<int>shape[1]):
+                (<int64_t*>api.TensorData(rows))[i * shape[1] + r] = results[i].rows[r]
+        api.DeleteTensor(rows)
 
 
 # -- FusionctlDeliver: the wait's outputs, many at once ----------------------------------------------------------------
@@ -326,14 +373,23 @@ cdef void define_ops(TF_Status* status) noexcept nogil:
     define_op(op, NULL, NULL, NULL, b"done: int64", shape_of_scalar, status)
     op = api.NewOpDefinitionBuilder(b"FusionctlSubmit")
     api.OpDefinitionBuilderAddAttr(op, b"slot: int")
-    define_op(
-        op, b"T: {half, bfloat16, float, double, int32, int64, int8, uint8, int16, uint16, bool}", b"x: T",
-        b"tick: int64", b"y: T", shape_of_first, status
-    )
+    define_op(op, element_types, b"x: T", b"tick: int64", b"y: T", shape_of_first, status)
     op = api.NewOpDefinitionBuilder(b"FusionctlWait")
     api.OpDefinitionBuilderSetIsStateful(op, True)
     api.OpDefinitionBuilderAddAttr(op, b"slots: list(int) >= 1")
     define_op(op, b"T: list(type) >= 1", b"xs: T", NULL, b"ys: T", shapes_of_inputs, status)
+    op = api.NewOpDefinitionBuilder(b"FusionctlSubmitRows")
+    api.OpDefinitionBuilderAddAttr(op, b"slot: int")
+    api.OpDefinitionBuilderAddInput(op, b"x: T")
+    api.OpDefinitionBuilderAddInput(op, b"splits: int64")
+    define_op(op, element_types, NULL, b"tick: int64", b"y: T", shape_of_first, status)
+    op = api.NewOpDefinitionBuilder(b"FusionctlCollect")
+    api.OpDefinitionBuilderSetIsStateful(op, True)
+    api.OpDefinitionBuilderAddAttr(op, b"slots: list(int) >= 1")
+    api.OpDefinitionBuilderAddAttr(op, b"T: list(type) >= 1")
+    api.OpDefinitionBuilderAddInput(op, b"xs: T")
+    api.OpDefinitionBuilderAddOutput(op, b"ys: T")
+    define_op(op, NULL, NULL, NULL, b"rows: int64", shapes_unknown, status)
     op = api.NewOpDefinitionBuilder(b"FusionctlDeliver")
     define_op(op, b"T: list(type) >= 1", b"xs: T", NULL, b"ys: T", shapes_of_inputs, status)
 
@@ -369,6 +425,16 @@ cdef void add_kernels(TF_Status* status) noexcept nogil:
         status,
     )
     add_kernel(
+        b"FusionctlSubmitRows",
+        api.NewKernelBuilder(b"FusionctlSubmitRows", b"CPU", create_submit, submit_rows, delete_nothing),
+        status,
+    )
+    add_kernel(
+        b"FusionctlCollect",
+        api.NewAsyncKernelBuilder(b"FusionctlCollect", b"CPU", create_wait, collect, delete_wait),
+        status,
+    )
+    add_kernel(
         b"FusionctlDeliver",
         api.NewKernelBuilder(b"FusionctlDeliver", b"CPU", create_nothing, deliver, delete_nothing),
         status,
@@ -387,6 +453,10 @@ cdef void shape_of_scalar(TF_ShapeInferenceContext* context, TF_Status* status) 
     cdef TF_ShapeHandle* shape = api.ShapeInferenceContextScalar(context)
     api.ShapeInferenceContextSetOutput(context, 0, shape, status)
     api.DeleteShapeHandle(shape)
+
+
+cdef void shapes_unknown(TF_ShapeInferenceContext* context, TF_Status* status) noexcept nogil:
+    api.ShapeInferenceContextSetUnknownShape(context, status)
 
 
 cdef void shape_of_first(TF_ShapeInferenceContext* context, TF_Status* status) noexcept nogil:
@@ -412,4 +482,6 @@ def problem() -> str:
     return the_problem.decode()
 
 
+tensors.allocate = allocate
+tensors.release = release
 engine_set_release(release)

@@ -15,8 +15,33 @@
 namespace fusionctl {
 
 enum Code { OK, DUPLICATE, MISMATCH, PEER, MPI_FAILED, NOT_INITIALISED, USAGE };
-typedef void (*WaitDone)(void* arg, int status, const char* message);
+
+// Where memory for results comes from: `allocate` returns a handle and sets the address, or returns null.
+struct Allocator {
+    void* (*allocate)(int dtype, int ndim, const int64_t* shape, void** data);
+    void (*release)(void* handle);
+};
+
+// What the engine allocates for a tensor whose shape this rank can not know beforehand; its waiter may take the handle.
+struct Result {
+    const Allocator* allocator = nullptr;
+    void* handle = nullptr;
+    void* data = nullptr;
+    int dtype = -1;
+    std::vector<int64_t> shape;
+    std::vector<int64_t> rows;  // how many of them came from each rank
+
+    void discard() {
+        if (handle != nullptr) allocator->release(handle);
+        *this = Result();
+    }
+};
+
+typedef std::vector<Result> Results;  // of the slots waited for, in their order; empty ones for the slots that have none
+typedef void (*WaitDone)(void* arg, int status, const char* message, Results& results);
 typedef void (*Release)(void* handle);
+
+constexpr int64_t ANY_ROWS = -2;  // a first dimension that may differ between ranks and calls
 
 inline int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -29,6 +54,7 @@ struct Waiter {
     int remaining;
     int status;
     std::string message;
+    Results results;
 };
 
 // Slots of one bucket: the engine need not wake before the last of them is here.
@@ -43,6 +69,7 @@ struct Slot {
     int group;
     int dtype;
     std::vector<int64_t> shape;
+    int peers = 0;           // ranks that its rows are split over, for an all-to-all
     State state = FREE;
     bool arrived = false;    // in the group's current round
     bool queued = false;     // given to the engine thread
@@ -51,9 +78,14 @@ struct Slot {
     const void* src = nullptr;
     void* dst = nullptr;
     void* owners[2] = {nullptr, nullptr};
+    int64_t rows = 0;                        // its first dimension, where that is ANY_ROWS
+    std::vector<int64_t> splits;             // rows for each rank, for an all-to-all
+    const Allocator* allocator = nullptr;    // for results whose size the engine learns
+    Result result;
     int status = OK;
     std::string message;
     Waiter* waiter = nullptr;
+    size_t place = 0;                        // among the slots that the waiter waits for
     Bunch* bunch = nullptr;
     int64_t submitted_ns = 0;
 };
@@ -72,7 +104,7 @@ class Board {
   public:
     // -- user threads ------------------------------------------------------------------------------------------
     int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
-               void* owner_dst) {
+               void* owner_dst, const Allocator* allocator = nullptr, const std::vector<int64_t>& splits = {}) {
         std::unique_lock<std::mutex> lock(mutex_);
         if (id < 0 || id >= (int)slots_.size()) return refuse(USAGE, "unknown slot " + std::to_string(id));
         Slot& slot = slots_[id];
@@ -81,13 +113,21 @@ class Board {
             return refuse(DUPLICATE, "tensor '" + slot.name +
                                          "' is still in flight on this rank: wait for it before submitting it again, "
                                          "or give the second tensor a name of its own");
+        if (slot.peers > 0 || any_rows(slot)) {
+            const std::string problem = take_rows(slot, ndim, shape, splits);
+            if (!problem.empty()) return refuse(USAGE, "tensor '" + slot.name + "' " + problem);
+        }
         Group& group = groups_[slot.group];
         if (slot.arrived) start_round(group);  // an earlier round was abandoned half-way
         if (slot.dtype != dtype || !same_shape(slot, ndim, shape)) {
+            const bool any = any_rows(slot);
             slot.dtype = dtype;
             slot.shape.assign(shape, shape + ndim);
+            if (any) slot.shape[0] = ANY_ROWS;
             group.restated = group.held = true;
         }
+        slot.allocator = allocator;
+        slot.result.discard();  // of a submission that nobody waited for
         slot.count = 1;
         for (int i = 0; i < ndim; i++) slot.count *= (size_t)shape[i];
         slot.src = src;
@@ -105,11 +145,12 @@ class Board {
     }
 
     int wait(const int* ids, int n, WaitDone callback, void* arg) {
-        Waiter* waiter = new Waiter{callback, arg, 0, OK, {}};
+        Waiter* waiter = new Waiter{callback, arg, 0, OK, {}, Results(n)};
         {
             std::lock_guard<std::mutex> lock(mutex_);
             for (int i = 0; i < n; i++) {
                 Slot& slot = slots_[ids[i]];
+                if (slot.state != Slot::SUBMITTED || slot.waiter == nullptr) slot.place = i;
                 if (slot.state == Slot::SUBMITTED && slot.waiter == nullptr) {
                     slot.waiter = waiter;
                     waiter->remaining++;
@@ -138,7 +179,7 @@ class Board {
         return (int)groups_.size() - 1;
     }
 
-    int add_slot(int group, const std::string& name, int dtype, const std::vector<int64_t>& shape) {
+    int add_slot(int group, const std::string& name, int dtype, const std::vector<int64_t>& shape, int peers) {
         std::lock_guard<std::mutex> lock(mutex_);
         slots_.emplace_back();
         Slot& slot = slots_.back();
@@ -146,6 +187,7 @@ class Board {
         slot.group = group;
         slot.dtype = dtype;
         slot.shape = shape;
+        slot.peers = peers;
         groups_[group].members.push_back((int)slots_.size() - 1);
         return (int)slots_.size() - 1;
     }
@@ -293,8 +335,34 @@ class Board {
     static bool same_shape(const Slot& slot, int ndim, const int64_t* shape) {
         if ((int)slot.shape.size() != ndim) return false;
         for (int i = 0; i < ndim; i++)
-            if (slot.shape[i] != shape[i]) return false;
+            if (slot.shape[i] != shape[i] && slot.shape[i] != ANY_ROWS) return false;
         return true;
+    }
+
+    static bool any_rows(const Slot& slot) { return !slot.shape.empty() && slot.shape[0] == ANY_ROWS; }
+
+    // Notes how many rows came and how they are split; says what is wrong with them.
+    static std::string take_rows(Slot& slot, int ndim, const int64_t* shape, const std::vector<int64_t>& splits) {
+        if (ndim == 0) return "is a scalar; give it at least one dimension";
+        slot.rows = shape[0];
+        if (slot.peers == 0) return "";
+        const std::string has = "has " + std::to_string(slot.rows) + " rows, ";
+        if (splits.empty()) {
+            if (slot.rows % slot.peers != 0)
+                return has + "which " + std::to_string(slot.peers) + " ranks can not share equally; give splits";
+            slot.splits.assign(slot.peers, slot.rows / slot.peers);
+            return "";
+        }
+        int64_t total = 0;
+        for (int64_t split : splits) {
+            if (split < 0) return "has the negative split " + std::to_string(split);
+            total += split;
+        }
+        if ((int)splits.size() != slot.peers)
+            return "has " + std::to_string(splits.size()) + " splits for " + std::to_string(slot.peers) + " ranks";
+        if (total != slot.rows) return has + "but its splits sum to " + std::to_string(total);
+        slot.splits = splits;
+        return "";
     }
 
     void start_round(Group& group) {
@@ -350,6 +418,7 @@ class Board {
                 std::vector<void*>& owners) {
         slot.state = status == OK ? Slot::DONE : Slot::FAILED;
         slot.status = status;
+        if (status != OK) slot.result.discard();
         slot.queued = slot.executing = false;
         if (status != OK) slot.message = message;
         if (slot.bunch != nullptr) slot.bunch->submitted--;
@@ -366,6 +435,7 @@ class Board {
 
     static void consume(Slot& slot, Waiter* waiter) {
         if (slot.state == Slot::FAILED) blame(waiter, slot.status, slot.message);
+        if (slot.state == Slot::DONE) std::swap(waiter->results[slot.place], slot.result);
         slot.state = Slot::FREE;
     }
 
@@ -376,7 +446,8 @@ class Board {
     }
 
     static void fire(Waiter* waiter) {
-        waiter->callback(waiter->arg, waiter->status, waiter->message.c_str());
+        waiter->callback(waiter->arg, waiter->status, waiter->message.c_str(), waiter->results);
+        for (Result& result : waiter->results) result.discard();
         delete waiter;
     }
 

@@ -25,6 +25,7 @@ struct TF_AsyncOpKernelDoneCallback;
     F(void, SetStatus, (TF_Status*, int, const char*))                                                                \
     F(int, GetCode, (const TF_Status*))                                                                               \
     F(const char*, Message, (const TF_Status*))                                                                       \
+    F(TF_Tensor*, AllocateTensor, (int, const int64_t*, int, size_t))                                                 \
     F(void, DeleteTensor, (TF_Tensor*))                                                                               \
     F(int, TensorType, (const TF_Tensor*))                                                                            \
     F(int, NumDims, (const TF_Tensor*))                                                                               \
@@ -42,6 +43,7 @@ struct TF_AsyncOpKernelDoneCallback;
     F(TF_ShapeHandle*, NewShapeHandle, ())                                                                            \
     F(void, DeleteShapeHandle, (TF_ShapeHandle*))                                                                     \
     F(TF_ShapeHandle*, ShapeInferenceContextScalar, (TF_ShapeInferenceContext*))                                      \
+    F(void, ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))                            \
     F(void, ShapeInferenceContextGetInput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))             \
     F(void, ShapeInferenceContextSetOutput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))            \
     F(TF_KernelBuilder*, NewKernelBuilder,                                                                            \

@@ -14,11 +14,12 @@ namespace fusionctl {
 // What a Python thread waits on: set once, by the callback of Board::wait.
 class Latch {
   public:
-    static void open(void* self, int status, const char* message) {
+    static void open(void* self, int status, const char* message, Results& results) {
         Latch* latch = static_cast<Latch*>(self);
         std::lock_guard<std::mutex> lock(latch->mutex_);
         latch->status = status;
         latch->message = message;
+        latch->results.swap(results);
         latch->open_ = true;
         latch->cv_.notify_one();  // under the lock: the waiter may destroy the latch once it sees it open
     }
@@ -30,6 +31,7 @@ class Latch {
 
     int status = OK;
     std::string message;
+    Results results;
 
   private:
     std::mutex mutex_;
@@ -41,6 +43,7 @@ struct Outcome {
     int64_t token;
     int status;
     std::string message;
+    Results results;
 };
 
 // Outcomes of asynchronous calls, for the Python thread that resolves their futures.
@@ -51,11 +54,12 @@ class Inbox {
         int64_t token;
     };
 
-    static void put(void* arg, int status, const char* message) {
+    static void put(void* arg, int status, const char* message, Results& results) {
         Entry* entry = static_cast<Entry*>(arg);
         {
             std::lock_guard<std::mutex> lock(entry->inbox->mutex_);
-            entry->inbox->outcomes_.push_back({entry->token, status, message});
+            entry->inbox->outcomes_.push_back({entry->token, status, message, {}});
+            entry->inbox->outcomes_.back().results.swap(results);
         }
         entry->inbox->cv_.notify_one();
         delete entry;
@@ -66,7 +70,7 @@ class Inbox {
     bool take(Outcome& out, int64_t ns) {
         std::unique_lock<std::mutex> lock(mutex_);
         if (!cv_.wait_for(lock, std::chrono::nanoseconds(ns), [this] { return !outcomes_.empty(); })) return false;
-        out = outcomes_.front();
+        out = std::move(outcomes_.front());
         outcomes_.pop_front();
         return true;
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from fusionctl.request import Group, Request
+from fusionctl.request import ANY_ROWS, Group, Request
 
 SHOWN = 3
 """How many differences a message tells, and how many values of one difference."""
@@ -101,6 +101,8 @@ def _by_value(values: Sequence[tuple[str, Sequence[int]]]) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return str(tuple(value)).replace(str(ANY_ROWS), "any")
     return value.name.lower() if isinstance(value, IntEnum) else str(value)
 
 

@@ -10,6 +10,7 @@ from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
+from fusionctl.tensorflow.rows import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
 from fusionctl.tensorflow.tape import DistributedGradientTape
 from fusionctl.tensorflow.variables import broadcast_variables
 
@@ -29,16 +30,21 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "allgather",
     "allreduce",
+    "alltoall",
     "broadcast",
     "broadcast_variables",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
     "reduce_gradients",
+    "reducescatter",
     "shutdown",
     "size",
 ]

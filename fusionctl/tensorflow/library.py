@@ -48,10 +48,7 @@ def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bo
     flight, FailedPreconditionError where the ranks' metadata differ, AbortedError when a rank has left, InternalError
     when MPI fails.  Inputs live in host memory.
     """
-    groups = [settle_name(group) for group in groups]
-    slots = [slot for group in groups for slot in runtime.current().register(group)]
-    requests = [Member(group.name, request) for group in groups for request in group.requests]
-    members.update(zip(slots, requests, strict=True))
+    slots, _ = register(groups)
     tick = current_tick(backward)
     pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
     results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
@@ -59,6 +56,42 @@ def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bo
         return results
     run_unordered(results[0].op)
     return list(ops().fusionctl_deliver(results)) if len(results) > 1 else results
+
+
+def collect(
+    tensors: Sequence[tf.Tensor],
+    groups: Sequence[Group],
+    splits: Sequence[tf.Tensor | None] | None = None,
+    backward: bool = False,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """The same for results that the engine allocates: all-gather, all-to-all, reduce-scatter.
+
+    `splits` are the rows that an all-to-all sends to each rank, None for equal shares.  Also returns how many rows of
+    each result came from each rank, int64 of shape (results, ranks).
+    """
+    slots, requests = register(groups)
+    tick, none = current_tick(backward), tf.zeros([0], tf.int64)
+    chosen = [none if split is None else tf.cast(split, tf.int64) for split in splits or [None] * len(slots)]
+    pending = [
+        ops().fusionctl_submit_rows(x, split, tick, slot=slot)
+        for x, split, slot in zip(tensors, chosen, slots, strict=True)
+    ]
+    results, rows = ops().fusionctl_collect(pending, slots=slots)
+    if not tf.executing_eagerly():
+        run_unordered(rows.op)
+        *results, rows = ops().fusionctl_deliver([*results, rows])
+    for result, request in zip(results, requests, strict=True):
+        result.set_shape([None, *(None if length == -1 else length for length in request.shape[1:])])
+    return list(results), rows
+
+
+def register(groups: Sequence[Group]) -> tuple[list[int], list[Request]]:
+    """Slots of the groups' members, one group after the other, and their requests."""
+    settled = [settle_name(group) for group in groups]
+    slots = [slot for group in settled for slot in runtime.current().register(group)]
+    known = [Member(group.name, request) for group in settled for request in group.requests]
+    members.update(zip(slots, known, strict=True))
+    return slots, [member.request for member in known]
 
 
 def static_shape(tensor: tf.Tensor) -> tuple[int, ...]:

@@ -22,10 +22,13 @@ from fusionctl.request import (
     checked_op,
     checked_root,
 )
+from fusionctl.tensorflow.backward import exchange_nonlinear, is_adjoint
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
 from fusionctl.tensorflow.sparse import densify
+
+NONLINEAR = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
 
 
 @outside_autograph
@@ -43,8 +46,9 @@ def allreduce(
 ) -> tf.Tensor:
     """Combine the ranks' tensors element by element; the result has the tensor's shape and dtype on every rank.
 
-    `op` is Average unless given; `average` is its older spelling.  dtypes: float16, bfloat16 (both accumulate in
-    float32), float32, float64, int32, int64 (exact mean, truncated toward zero).  Unnamed calls in graphs are
+    `op` is Average unless given; `average` is its older spelling.  Any dtype of `request.DTYPES`: float16 and bfloat16
+    accumulate in float32, an average of integers is the exact mean, truncated toward zero, bool takes Min (and), Max
+    (or) and Product.  Unnamed calls in graphs are
     matched by the order of the trace, so name what the ranks may trace in different orders.  IndexedSlices come back
     dense.  The devices are Horovod's and have no effect, nor has `ignore_name_scope`: names never contain the scope.
     """
@@ -93,7 +97,9 @@ def grouped_allreduce(
         )
         for index, tensor in enumerate(sent)
     )
-    received = exchange(sent, [Group(name, requests, fuses_whole=len(requests) > 1)])
+    group = Group(name, requests, fuses_whole=len(requests) > 1)
+    adjoint = chosen in NONLINEAR and is_adjoint() and all(tensor.dtype.is_floating for tensor in sent)
+    received = exchange_nonlinear(sent, group) if adjoint else exchange(sent, [group])
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, dense, strict=True)]
 
 

@@ -92,10 +92,7 @@ def test_through_a_loop() -> None:
         np.testing.assert_allclose(wrap(lambda x: gradient(summed, x))(x), [8 * np.mean(weights())], rtol=1e-6)
 
 
-def test_ops_without_a_gradient_say_so() -> None:
-    with pytest.raises(fusionctl.UsageError, match="tensor 'peak' was reduced by MAX, which has no gradient"):
-        gradient(lambda x: fusion.allreduce(x, op=fusion.Max, name="peak"), tf.constant([1.0]))
-    stopped = gradient(
-        lambda x: x * fusion.allreduce(tf.stop_gradient(x), op=fusion.Max, name="peak"), tf.constant(2.0)
-    )
-    np.testing.assert_array_equal(stopped, 2.0 * weights()[fusionctl.rank()])
+def test_min_and_max_reduce_the_gradient_by_themselves_as_horovod_does() -> None:
+    for op, expected in ((fusion.Min, 1.0), (fusion.Max, float(fusionctl.size()))):
+        call: Any = tf.function(lambda x, op=op: gradient(lambda x: fusion.allreduce(x, op=op, name=f"{op}"), x))
+        np.testing.assert_array_equal(call(tf.constant([1.0, -2.0])), [expected, expected])
