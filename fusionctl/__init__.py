@@ -19,12 +19,14 @@ from fusionctl.arrays import (
     grouped_allreduce,
     grouped_allreduce_async,
     grouped_reducescatter,
+    join,
     poll,
     reducescatter,
     reducescatter_async,
     synchronize,
 )
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
+from fusionctl.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.runtime import (
     counters,
@@ -39,6 +41,7 @@ from fusionctl.runtime import (
     stop_timeline,
 )
 
+Adasum = ReduceOp.ADASUM
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
@@ -46,6 +49,7 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 __all__ = [
+    "Adasum",
     "Average",
     "ConfigError",
     "FusionctlError",
@@ -54,11 +58,13 @@ __all__ = [
     "Min",
     "MismatchError",
     "PeerError",
+    "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
     "UsageError",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -69,6 +75,7 @@ __all__ = [
     "broadcast",
     "broadcast_async",
     "counters",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -76,12 +83,14 @@ __all__ = [
     "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "poll",
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "shutdown",
     "size",
     "start_timeline",

@@ -1,3 +1,5 @@
 """Typed view of the compiled module; what the engine calls is declared in its `.pxd`."""
 
-def phases(native: str, half: str) -> tuple[str, ...]: ...
+from typing import Any
+
+def phases(plan: Any) -> tuple[str, ...]: ...

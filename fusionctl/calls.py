@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fusionctl import _board, runtime
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set, set_id
 from fusionctl.registry import DUPLICATE
 from fusionctl.request import (
     ANY_ROWS,
@@ -32,7 +33,7 @@ BY_ROWS = (Collective.ALLGATHER, Collective.ALLTOALL, Collective.REDUCESCATTER)
 """Collectives whose results the engine allocates."""
 
 _abandoned: list[Call] = []
-_known: dict[str, tuple[tuple[Any, ...], list[int]]] = {}
+_known: dict[tuple[int, str], tuple[tuple[Any, ...], list[int]]] = {}
 _CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
@@ -53,9 +54,11 @@ class Call:
         outs: Sequence[Array] | None = None,
         root: int = -1,
         splits: Sequence[int] | None = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         self._runtime = runtime.current()
         self._collective = collective
+        self._set = set_id(process_set)
         checked_name(name)
         op = checked_op(name, op, collective)
         self._arrays = [_contiguous(array) for array in arrays]
@@ -67,10 +70,10 @@ class Call:
             self._results = [np.empty_like(array) for array in self._arrays]
         shapes = [_agreed_shape(name, collective, array) for array in self._arrays]
         signature = (collective, op, prescale, postscale, root, [array.dtype for array in self._arrays], shapes)
-        known = _known.get(name)
+        known = _known.get((self._set, name))
         if known is None or known[0] != signature:
             group = self._group(name, shapes, op, prescale, postscale, root)
-            known = _known[name] = (signature, self._runtime.register(group))
+            known = _known[self._set, name] = (signature, self._runtime.register(group, self._set))
         self._slots = known[1]
         self._submit(name, () if splits is None else tuple(splits))
 

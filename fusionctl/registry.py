@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fusionctl import _board, _engine
+from fusionctl import _board
+from fusionctl._lane import Lane
 from fusionctl.errors import UsageError
 from fusionctl.request import DTYPES, Collective, Group, Request
 
@@ -16,29 +17,30 @@ DUPLICATE = (
 
 @dataclass(slots=True)
 class Registered:
-    """A group as this rank last stated it, the engine's number for it, and the slots of its members in order."""
+    """A group of `size` ranks as this rank last stated it, the engine's number for it, and its members' slots."""
 
     group: Group
     number: int
+    size: int
     slots: list[int]
 
 
 class Registry:
-    """Groups by name and by slot; every method is called under the Runtime's lock."""
+    """Groups by process set and name, and by slot; every method is called under the Runtime's lock."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Registered] = {}
+        self.by_name: dict[tuple[int, str], Registered] = {}
         self.by_number: dict[int, Registered] = {}
         self.by_slot: list[tuple[Registered, int]] = []
 
-    def add(self, group: Group, size: int) -> tuple[Registered, bool]:
-        """Enter a group of `size` ranks; also tells whether it is new or differs from what was known under its name."""
-        known = self.by_name.get(group.name)
+    def add(self, group: Group, process_set: int, size: int) -> tuple[Registered, bool]:
+        """Enter a group of a process set of `size` ranks; also tells whether it is new, or not what had its name."""
+        known = self.by_name.get((process_set, group.name))
         if known is None:
-            return self._create(group, size), True
-        if _collectives(known.group) != _collectives(group):  # a slot is made for one collective
+            return self._create(group, process_set, size), True
+        if known.size != size or _collectives(known.group) != _collectives(group):  # what a slot is made for
             _refuse_busy(known)
-            return self._create(group, size), True
+            return self._create(group, process_set, size), True
         if known.group == group:
             return known, False
         if any(request.shape and -1 in request.shape for request in group.requests):
@@ -46,13 +48,13 @@ class Registry:
         self._restate(known, group)
         return known, True
 
-    def restate_from_engine(self, number: int, engine: _engine.Engine) -> Registered:
+    def restate_from_engine(self, number: int, lane: Lane) -> Registered:
         """Take over the dtypes and shapes that the members of a group were really submitted with."""
         known = self.by_number[number]
         known.group = replace(
             known.group,
             requests=tuple(
-                _restated(request, *engine.signature(slot))
+                _restated(request, *lane.signature(slot))
                 for request, slot in zip(known.group.requests, known.slots, strict=True)
             ),
         )
@@ -63,15 +65,15 @@ class Registry:
         registered, index = self.by_slot[slot]
         return registered.group.requests[index].name
 
-    def _create(self, group: Group, size: int) -> Registered:
-        number = _board.add_group(is_dynamic(group))
-        registered = Registered(group, number, [])
+    def _create(self, group: Group, process_set: int, size: int) -> Registered:
+        number = _board.add_group(process_set, is_dynamic(group))
+        registered = Registered(group, number, size, [])
         for index, request in enumerate(group.requests):
             peers = size if request.collective is Collective.ALLTOALL else 0
             slot = _board.add_slot(number, request.name, DTYPES.index(request.dtype), request.shape, peers)
             registered.slots.append(slot)
             self.by_slot.append((registered, index))
-        self.by_name[group.name] = self.by_number[number] = registered
+        self.by_name[process_set, group.name] = self.by_number[number] = registered
         return registered
 
     def _restate(self, known: Registered, group: Group) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Integral
@@ -40,7 +41,7 @@ class ReduceOp(IntEnum):
     PRODUCT = 5
 
 
-OPS: tuple[ReduceOp, ...] = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
+OPS: tuple[ReduceOp, ...] = tuple(ReduceOp)
 """The ops that an all-reduce accepts."""
 
 
@@ -53,10 +54,16 @@ class Collective(IntEnum):
     ALLGATHER = 3
     ALLTOALL = 4
     REDUCESCATTER = 5
+    JOIN = 6
+    ADD_SET = 7
+    REMOVE_SET = 8
 
 
 ANY_ROWS = -2
 """A first dimension that may differ between ranks and calls, as all-gather and all-to-all allow."""
+
+RESERVED = "fusionctl."
+"""How names begin that users can not give."""
 
 REDUCING: tuple[Collective, ...] = (Collective.ALLREDUCE, Collective.REDUCESCATTER)
 """Collectives that combine elements by an op."""
@@ -125,8 +132,9 @@ class Bucket:
 
 def checked_op(name: str, op: object, collective: Collective = Collective.ALLREDUCE) -> ReduceOp:
     """The op of a tensor's reduction; UsageError for what is none, or not there yet."""
-    if op not in OPS:
-        accepted = ", ".join(each.name.capitalize() for each in OPS)
+    accepts = [each for each in OPS if each is not ReduceOp.ADASUM or collective is not Collective.REDUCESCATTER]
+    if op not in accepts:
+        accepted = ", ".join(each.name.capitalize() for each in accepts)
         raise UsageError(f"tensor '{name}' has op {op!r}; {collective.name.lower()} accepts {accepted} of fusionctl")
     return OPS[OPS.index(op)]
 
@@ -139,13 +147,17 @@ def checked_dtype(name: str, dtype: str, op: ReduceOp | None = None) -> str:
         raise UsageError(
             f"tensor '{name}' has dtype bool and op {op.name.capitalize()}; use Max (or), Min (and), cast it"
         )
+    if op is ReduceOp.ADASUM and dtype not in DTYPES[:4]:
+        raise UsageError(f"tensor '{name}' has dtype {dtype}; Adasum is for {', '.join(DTYPES[:4])}: cast it")
     return dtype
 
 
-def checked_root(root: object, size: int) -> int:
-    """The root of a broadcast among `size` ranks; UsageError for what is no rank."""
-    if not isinstance(root, Integral) or isinstance(root, bool) or not 0 <= int(root) < size:
-        raise UsageError(f"root_rank is {root!r}, but the ranks are 0 to {size - 1}")
+def checked_root(root: object, ranks: Sequence[int]) -> int:
+    """The root of a broadcast among these ranks; UsageError for what is none of them."""
+    if not isinstance(root, Integral) or isinstance(root, bool) or int(root) not in ranks:
+        whole = list(ranks) == list(range(len(ranks)))
+        told = f"0 to {len(ranks) - 1}" if whole else ", ".join(map(str, ranks))
+        raise UsageError(f"root_rank is {root!r}, but the ranks are {told}")
     return int(root)
 
 
@@ -163,4 +175,6 @@ def checked_name(name: object) -> str:
     """A tensor's name; UsageError unless it is text that every rank can read."""
     if not isinstance(name, str) or (not name.isascii() and name.encode(errors="replace").decode() != name):
         raise UsageError(f"name is {name!r}; give a str without lone surrogates")
+    if name.startswith(RESERVED):
+        raise UsageError(f"name is {name!r}; names do not begin with {RESERVED!r}")
     return name

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import atexit
 import threading
-import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 from fusionctl import _board, _data, _engine, _mpi
+from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
-from fusionctl.control.negotiation import digest
-from fusionctl.control.protocol import Control
-from fusionctl.control.stall import RankState, report
 from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import abort, check_mpi, end_job_on_error, meet, where_is_main_thread
+from fusionctl.job import check_mpi, end_job_on_error, meet
 from fusionctl.recorder import Recorder
-from fusionctl.registry import Registry, is_dynamic
-from fusionctl.request import DTYPES, Bucket, Collective, Group, ReduceOp
+from fusionctl.registry import Registry
+from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
+from fusionctl.slow_path import SlowPath
 from fusionctl.timeline import Timeline
 
 STATUS_ERRORS: dict[int, type[FusionctlError]] = {
@@ -38,11 +38,6 @@ STATUS_ERRORS: dict[int, type[FusionctlError]] = {
     6: UsageError,
 }
 """What each status code of the engine is raised as."""
-
-MISMATCH = 2
-
-MERGEABLE = (Collective.ALLREDUCE, Collective.BROADCAST)
-"""Collectives of single tensors that may share a buffer when ready together, as their sizes are equal everywhere."""
 
 _registry = Registry()
 _runtime: Runtime | None = None
@@ -58,46 +53,45 @@ class Runtime:
         self.local_rank, self.local_size = local.Get_rank(), local.Get_size()
         local.Free()
         self.log = set_up_logging(config, self.rank)
-        self._comms = [comm.Dup(), comm.Dup()]
-        for dup in self._comms:
-            dup.Set_errhandler(MPI.ERRORS_RETURN)
-        self._lock = threading.RLock()
-        table = Table()
-        plan = programs(config.allreduce, self.rank, self.size)
-        fuse_to_threshold = partial(fuse, threshold=config.fusion_threshold)
-        self._control = Control(self.rank, self.size, config.cache_capacity, fuse_to_threshold, table, self)
-        self._engine = _engine.Engine(
-            self,
-            table,
-            self.rank,
-            self.size,
-            _mpi_handles(*self._comms),
-            config.chunk_limit,
-            config.fusion_threshold,
-            config.cycle_time / 1e3,
-            config.stall_check_time,
-            plan.native,
-            plan.half,
-            plan.native_scales,
-        )
+        self.lock = threading.RLock()
+        self.registry = _registry
+        self.fuse = partial(fuse, threshold=config.fusion_threshold)
+        self.stopping = False
+        self._comms: dict[int, list[MPI.Intracomm]] = {0: [comm.Dup(), comm.Dup()]}
+        self._sets: dict[int, SlowPath | None] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._n_sets = 0
+        self._n_joins = 0
+        self._retired: list[SlowPath] = []
         self._futures: dict[int, tuple[Future[Any], Callable[[list[_board.Memory]], Any]]] = {}
         self._resolver: threading.Thread | None = None
         self._next_token = 0
         self.recorder: Recorder | None = None
-        self._phases = _data.phases(plan.native_name, plan.half_name)
+        everyone = self._open_set(tuple(range(self.size)))
+        self._engine = _engine.Engine(everyone.lane, config.stall_check_time)
         self._thread = threading.Thread(target=self._engine.run, name="fusionctl-engine", daemon=True)
         self._thread.start()
 
     # -- any thread -----------------------------------------------------------------------------------------------
 
-    def register(self, group: Group) -> list[int]:
+    def register(self, group: Group, process_set: int = 0) -> list[int]:
         """Slots of a group's members, in order; announces the group to the other ranks if it is new or changed."""
-        with self._lock:
-            registered, changed = _registry.add(group, self.size)
-            if changed and not is_dynamic(registered.group):
-                self._control.register(registered.group, registered.slots)
-                self._engine.announce()
+        with self.lock:
+            chosen = self.set_of(process_set)
+            registered, changed = _registry.add(group, process_set, chosen.size)
+            if changed:
+                chosen.register(registered.group, registered.slots)
             return registered.slots
+
+    def set_of(self, process_set: int) -> SlowPath:
+        """A process set that this rank is in; UsageError otherwise."""
+        chosen = self._sets.get(process_set)
+        if chosen is None and process_set in self._sets:
+            members = ranks(self._members[process_set])
+            raise UsageError(f"rank {self.rank} is not in process set {process_set}, which is {members}")
+        if chosen is None:
+            raise UsageError(f"there is no process set {process_set}; add it with add_process_set()")
+        return chosen
 
     def wait(self, slots: Sequence[int]) -> list[_board.Memory]:
         """Sleep until the slots are done; what the engine allocated for them, or the error of the first that failed."""
@@ -109,7 +103,7 @@ class Runtime:
         """A future that becomes `result` of what the engine allocated once the slots are done."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # what was submitted can not be taken back
-        with self._lock:
+        with self.lock:
             token = self._next_token
             self._next_token += 1
             self._futures[token] = (future, result)
@@ -121,33 +115,127 @@ class Runtime:
 
     def counters(self) -> dict[str, int]:
         """What this rank has exchanged and reduced since `init`: exchanges, bytes, slow paths, buckets, messages."""
-        return self._engine.counters()
+        total: Counter[str] = Counter()
+        for chosen in [*self._sets.values(), *self._retired]:
+            if chosen is not None:
+                total.update(chosen.lane.counters())
+        return dict(total)
 
     def start_timeline(self, path: str | Path) -> None:
         """Write this rank's spans to a file of its own at or under `path` from now on."""
-        with self._lock:
+        with self.lock:
             if self.recorder is not None:
                 raise UsageError("the timeline runs already; stop_timeline() first")
             self.record(Timeline(path, self.rank))
 
     def record(self, timeline: Timeline) -> None:
         """Write this rank's spans to an open timeline from now on."""
-        self.recorder = Recorder(timeline, _registry, self._phases)
+        plan = programs(self.config.allreduce, self.rank, self.size)
+        self.recorder = Recorder(timeline, _registry, _data.phases(plan))
 
     def stop_timeline(self) -> None:
         """Stop recording and complete the file; nothing happens when the timeline is off."""
-        with self._lock:
+        with self.lock:
             if self.recorder is not None:
                 self.recorder.close()
                 self.recorder = None
 
     def close(self) -> None:
         """Leave together with the other ranks; sleeps until they leave too or need this rank."""
+        self.stopping = True
         self._engine.stop()
         self._thread.join()
         self.stop_timeline()
-        for comm in self._comms:
+        for comm in chain.from_iterable(self._comms.values()):
             comm.Free()
+
+    # -- what all ranks agree on ------------------------------------------------------------------------------------
+
+    def add_set(self, members: tuple[int, ...]) -> int:
+        """Id of a new process set of these ranks; collective."""
+        if members in self._members.values():
+            raise UsageError(f"there is a process set of {ranks(members)} already")
+        self._agree(f"{RESERVED}add_process_set.{self._n_sets}", Collective.ADD_SET, members)
+        return next(number for number, known in self._members.items() if known == members)
+
+    def remove_set(self, process_set: int) -> None:
+        """Remove a process set; collective."""
+        self._agree(f"{RESERVED}remove_process_set.{process_set}", Collective.REMOVE_SET, (process_set,))
+
+    def join(self) -> int:
+        """Take part without data in what the other ranks do, until all have joined; the rank that joined last."""
+        pending = self.set_of(0).lane.pending()
+        if pending:
+            name = _registry.tensor_name(pending[0][0])
+            raise UsageError(f"tensor '{name}' is still in flight on this rank: wait for it before join()")
+        self._agree(f"{RESERVED}join.{self._n_joins}", Collective.JOIN, (0,))
+        self._n_joins += 1
+        return self.set_of(0).last_joined
+
+    def _agree(self, name: str, event: Collective, values: tuple[int, ...]) -> None:
+        slots = self.register(Group(name, (Request(name, event, "uint8", values),)))
+        check_status(*_board.submit(slots[0], DTYPES.index("uint8"), values, 0, 0))
+        self.wait(slots)
+
+    def ranks_of(self, chosen: Iterable[int] | MPI.Comm) -> list[int]:
+        """The ranks in a list, or of a communicator; UsageError for those that do not exist, or stand there twice."""
+        if isinstance(chosen, MPI.Comm):
+            chosen = MPI.Group.Translate_ranks(chosen.Get_group(), None, self._comms[0][0].Get_group())
+        listed = sorted(int(rank) for rank in chosen)
+        if not listed or len(set(listed)) < len(listed) or not 0 <= listed[0] <= listed[-1] < self.size:
+            raise UsageError(f"a process set of ranks {listed}: give some of the ranks 0 to {self.size - 1}, each once")
+        return listed
+
+    # -- on the engine's thread ---------------------------------------------------------------------------------------
+
+    def make_lane(self, hooks: SlowPath, table: Table) -> Lane:
+        """The engine's part of a process set."""
+        config, comms = self.config, self._comms[hooks.set_id]
+        for comm in comms:
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+        return Lane(
+            hooks.set_id,
+            hooks,
+            table,
+            hooks.rank,
+            hooks.size,
+            _mpi_handles(*comms),
+            programs(config.allreduce, hooks.rank, hooks.size),
+            config.chunk_limit,
+            config.fusion_threshold,
+            config.cycle_time / 1e3,
+            config.stall_check_time,
+        )
+
+    def _open_set(self, members: tuple[int, ...]) -> SlowPath:
+        number, self._n_sets = self._n_sets, self._n_sets + 1
+        opened = self._sets[number] = SlowPath(self, number, members, Table())
+        self._members[number] = members
+        return opened
+
+    def create_set(self, members: tuple[int, ...]) -> None:
+        """All ranks have agreed on a new process set."""
+        if self.rank in members:
+            world = self._comms[0][0]
+            comm = world.Create_group(world.Get_group().Incl(members), self._n_sets)
+            self._comms[self._n_sets] = [comm, comm.Dup()]
+            self._engine.add(self._open_set(members).lane)
+        else:
+            self._sets[self._n_sets] = None
+            self._members[self._n_sets] = members
+            self._n_sets += 1
+
+    def retire_set(self, process_set: int) -> None:
+        """All ranks have agreed to remove a process set."""
+        retired = self._sets.pop(process_set, None)
+        self._members.pop(process_set, None)
+        if retired is not None:
+            self._retired.append(retired)
+            retired.lane.retire()
+
+    def forget_set(self, retired: SlowPath) -> None:
+        """The ranks of a removed set have parted."""
+        self._engine.remove(retired.lane)
 
     def _resolve(self) -> None:
         while self._thread.is_alive() or self._futures:
@@ -157,89 +245,19 @@ class Runtime:
                 future, result = self._futures.pop(token)
                 settle_future(future, status, message, partial(result, memories))
 
-    # -- hooks of the engine, on its thread with the GIL held -------------------------------------------------------
 
-    def negotiate(self, queried: bool) -> None:
-        """The slow path: tell what is new here, hear what is new elsewhere, bind what all ranks agree on."""
-        with self._lock:
-            self._announce_what_was_submitted()
-            payload = self._control.payload()
-        heads = self._engine.gather(len(payload).to_bytes(8, "little") + digest(payload) + bytes([queried]))
-        sizes = [int.from_bytes(head[:8], "little") for head in heads]
-        same = len({head[8:24] for head in heads}) == 1
-        payloads = [payload] * self.size if same else self._engine.gather(payload, sizes)
-        with self._lock:
-            self._control.settle(payloads)
-            warning = self._control.take_warning()
-            if self._control.has_news():
-                self._engine.announce()
-        if warning is not None and self.rank == 0:
-            self.log.warning(warning)
-        if any(head[24] for head in heads):
-            self._report_stall()
-
-    def bind(self, bit: int, group: Group, bucket: Bucket, slots: Sequence[int]) -> None:
-        """Hook of the control plane: a bit stands for these slots from now on."""
-        first = group.requests[bucket.members[0]]
-        dtype = DTYPES.index(first.dtype)
-        mergeable = len(group.requests) == 1 and first.collective in MERGEABLE
-        self._engine.bind(
-            bit, slots, first.collective, dtype, first.op, first.prescale, first.postscale, first.root, mergeable
-        )
-
-    def unbind(self, bit: int) -> None:
-        """Hook of the control plane: a bit stands for nothing from now on."""
-        self._engine.unbind(bit)
-
-    def fail(self, name: str, message: str) -> None:
-        """Hook of the control plane: the ranks disagree about a group."""
-        self._engine.fail(_registry.by_name[name].number, MISMATCH, message)
-
-    def _announce_what_was_submitted(self) -> None:
-        self._engine.disown_stale()
-        for number in self._engine.take_changed():
-            registered = _registry.restate_from_engine(number, self._engine)
-            self._control.register(registered.group, registered.slots)
-        for slot in self._engine.take_unbound():
-            registered, _ = _registry.by_slot[slot]
-            self._control.needs(registered.group, registered.slots)
-
-    def _report_stall(self) -> None:
-        """Gather what every rank waits for; rank 0 logs it."""
-        pending = tuple((_registry.tensor_name(slot), age) for slot, age in self._engine.pending())
-        mine = RankState(pending, where_is_main_thread()).encode()
-        sizes = [int.from_bytes(size, "little") for size in self._engine.gather(len(mine).to_bytes(8, "little"))]
-        states = [RankState.decode(state) for state in self._engine.gather(mine, sizes)]
-        self._engine.silence()
-        if self.rank == 0:
-            groups = [group for group in self._control.groups() if len(group.requests) > 1]
-            for line in report(states, self.config.stall_check_time, groups, self._control.waiting()):
-                self.log.warning(line)
-
-    def leave(self) -> str:
-        """The ranks part because at least one of them stopped: the message for what is still pending here."""
-        flags = self._engine.gather(bytes([self._engine.stopping]))
-        stopped = [rank for rank, flag in enumerate(flags) if flag[0]]
-        return (
-            f"the job ended before every rank submitted this tensor: {ranks(stopped)} left (by shutdown(), or at the "
-            "end of the programme)"
-        )
-
-    def fatal(self, error: BaseException) -> None:
-        """End the job everywhere: the engine can not go on, and the other ranks would wait for it."""
-        traceback.print_exception(error)
-        abort()
-
-
-def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
+def init(comm: MPI.Intracomm | Sequence[int] | None = None, process_sets: Sequence[Any] | str | None = None) -> None:
     """Start fusionctl on this rank; collective over `comm` (default: COMM_WORLD; or some ranks of it).
 
-    Does nothing when already initialised.  Raises MPIError for a wrong launcher, a finalised MPI or a thread level
-    below MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
+    `process_sets` are added at once, on all ranks alike; "dynamic" says that more will be added later, which is always
+    possible.  Does nothing when already initialised.  Raises MPIError for a wrong launcher, a finalised MPI or a thread
+    level below MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
     """
     global _runtime
     if _runtime is not None:
         return
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise UsageError(f"process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
     check_mpi()
     _mpi.bind(MPI.__file__.encode(), MPI.ANY_SOURCE)
     world = _communicator(comm)
@@ -248,6 +266,9 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
     if timeline is not None:
         _runtime.record(timeline)
     atexit.register(shutdown)
+    sets: Sequence[Any] = [] if process_sets is None or isinstance(process_sets, str) else process_sets
+    for chosen in sets:
+        chosen.process_set_id = _runtime.add_set(tuple(chosen.ranks))
 
 
 def shutdown() -> None:

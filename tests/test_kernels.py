@@ -165,7 +165,47 @@ def test_the_mean_of_integers_is_exact_where_their_sum_does_not_fit(name: str, p
     rows = [[limits.max, limits.min, limits.max - k, limits.min + k, 7 + k] for k in range(5)]
     sums = [sum(column) for column in zip(*rows, strict=True)]
     means = [abs(total) // len(rows) * (1 if total > 0 else -1) for total in sums]
-    assert reduce(name, ReduceOp.AVERAGE, [np.array(row, name) for row in rows], portable).tolist() == means
+    arrays = [np.array(row, name) for row in rows]
+    assert reduce(name, ReduceOp.AVERAGE, arrays, portable, scale=5.0).tolist() == means
+
+
+@pytest.mark.parametrize("n", ODD_SIZES)
+@pytest.mark.parametrize("name", FLOATS)
+def test_adasum_is_its_definition(name: str, n: int, portable: bool) -> None:
+    a, b = moderate(name, n, 1), moderate(name, n, 2)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    expected = (1 - x @ y / (2 * x @ x)) * x + (1 - x @ y / (2 * y @ y)) * y if n else x
+    out = unaligned(np.zeros(n, dtype_of(name)))
+    _kernels.adasum_bytes(DTYPES.index(name), octets(out), octets(unaligned(a)), octets(unaligned(b)), portable)
+    unit = float(ml_dtypes.finfo(dtype_of(name)).eps)
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=2 * unit, atol=400 * unit)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_adasum_of_equals_is_either_of_orthogonals_the_sum_and_of_nothing_the_other(name: str, portable: bool) -> None:
+    def adasum(a: list[float], b: list[float]) -> list[float]:
+        out = np.array(a, dtype_of(name))  # in place
+        other = np.array(b, dtype_of(name))
+        _kernels.adasum_bytes(DTYPES.index(name), octets(out), octets(out), octets(other), portable)
+        return [float(value) for value in out]
+
+    assert adasum([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == [1.0, 2.0, 4.0]
+    assert adasum([1.0, 0.0], [0.0, 3.0]) == [1.0, 3.0]
+    assert adasum([0.0, 0.0], [2.0, 3.0]) == adasum([2.0, 3.0], [0.0, 0.0]) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        *((name, op) for name in (*FLOATS, *INTS) for op in UFUNC),
+        *(("bool", op) for op in (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)),
+    ],
+)
+def test_neutral_elements_change_nothing(name: str, op: ReduceOp, portable: bool) -> None:
+    values = np.array([0, 1], dtype_of(name)) if name == "bool" else samples(name, 100, seed=5)
+    nothing = np.zeros_like(values)
+    _kernels.neutral_bytes(DTYPES.index(name), op, octets(nothing))
+    assert_same(reduce(name, op, [values, nothing], portable), values)
 
 
 @pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 ROWS = (
-    {"errors", "_version", "_board", "_data", "_engine", "_kernels", "_mpi", "_rows", "_table", "_tf"},
+    {"errors", "_version", "_board", "_data", "_engine", "_kernels", "_lane", "_mpi", "_rows", "_table", "_tf"},
     {"config", "request", "timeline"},
     {"plan"},
     {"control", "data", "fusion", "sim"},
-    {"runtime", "calls", "job", "registry", "recorder"},
+    {"runtime", "calls", "job", "process_sets", "registry", "recorder", "slow_path"},
     {"arrays"},
     {"tensorflow"},
     {"keras", "cli"},
 )
 """Modules and packages of fusionctl, lowest row first; the Keras wrapper stands on the ops for TensorFlow and NumPy."""
 
-TOGETHER = ({"runtime", "calls", "job", "registry", "recorder"},)
+TOGETHER = ({"runtime", "calls", "job", "process_sets", "registry", "recorder", "slow_path"},)
 """Modules of one row that are parts of one thing."""
 
 HOMES = {

@@ -55,9 +55,9 @@ cdef void engine_set_release(release_fn fn) noexcept nogil:
     the_board.set_release(fn)
 
 
-def add_group(bint held) -> int:
-    """Number of a new group; a held one has shapes that only its submissions tell."""
-    return the_board.add_group(held)
+def add_group(int lane, bint held) -> int:
+    """Number of a new group of a process set; a held one has shapes that only its submissions tell."""
+    return the_board.add_group(lane, held)
 
 
 def add_slot(int group, str name, int dtype, tuple shape, int peers=0) -> int:

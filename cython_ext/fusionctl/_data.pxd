@@ -32,6 +32,7 @@ cdef enum Phase:
     SLOW_PATH
     REDUCE
     REDUCE_HALF
+    REDUCE_ADASUM
     BROADCAST
     BY_ROWS                         # the first of three
 
@@ -45,6 +46,8 @@ cdef struct Counters:
 cdef cppclass Operation:
     Spec spec
     vector[int] slots
+    vector[int64_t] counts          # by tensor
+    int n_active                    # ranks that have not joined
     int bit
     size_t itemsize
     size_t count                    # elements in the buffer
@@ -79,6 +82,7 @@ cdef class DataPlane:
     cdef vector[int32_t] native
     cdef bint native_scales         # its chunks are reduced once each, and may be scaled then
     cdef vector[int32_t] half
+    cdef vector[int32_t] adasum
     cdef Counters counters
     cdef deque[Operation*] queued
     cdef deque[Operation*] flying
@@ -86,7 +90,9 @@ cdef class DataPlane:
     cdef Rows rows
     cdef int sequence
 
-    cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil
+    # No slots: this rank has joined, and gives what changes no result.  `counts` are elements, bytes of a broadcast.
+    cdef void push(self, Spec spec, const vector[int]& slots, const vector[int64_t]& counts,
+                   const vector[char]& joined, int bit) noexcept nogil
     cdef bint progress(self) noexcept nogil
     cdef bint busy(self) noexcept nogil
     cdef size_t element_size(self, int dtype) noexcept nogil
@@ -116,5 +122,5 @@ cdef class DataPlane:
     cdef void post_message(self, Operation* op, const int32_t* record, char* where) noexcept nogil
     cdef void end_step(self, Operation* op) noexcept nogil
     cdef int reduce_chunk(self, Operation* op, const int32_t* records, int n, int r, size_t* at) noexcept nogil
-    cdef int kernel_op(self, Operation* op) noexcept nogil
+    cdef void combine(self, Operation* op, char* into, const vector[const void*]& sources, size_t n) noexcept nogil
     cdef double factor(self, Operation* op) noexcept nogil

@@ -12,7 +12,7 @@ from libcpp.vector cimport vector
 
 from fusionctl cimport _kernels as kernels
 from fusionctl cimport _mpi as mpi
-from fusionctl._board cimport Slot, now_ns
+from fusionctl._board cimport Slot, get_board, get_trace, now_ns
 from fusionctl._mpi cimport Handle, Request
 
 cdef enum:
@@ -22,6 +22,7 @@ cdef enum:
     ALLGATHER_ = 3
     AVERAGE = 0
     SUM = 1
+    ADASUM = 2
     BFLOAT16 = 1
     FLOAT64 = 3
     SEND = 0
@@ -33,18 +34,15 @@ cdef enum:
 cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 
-def phases(str native, str half) -> tuple[str, ...]:
-    """Names of the spans that the engine records, given those of the schedules for 32-bit and for 16-bit elements."""
-    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", native, half, "MPI_BROADCAST",
-            "ALLGATHER", "ALLTOALL", "REDUCESCATTER")
+def phases(plan) -> tuple[str, ...]:
+    """Names of the spans that the engine records, for a data.Programs."""
+    return ("QUEUE", "NEGOTIATE", "PACK", "UNPACK", "EXCHANGE", "SLOW_PATH", plan.native_name, plan.half_name,
+            "ADASUM", "MPI_BROADCAST", "ALLGATHER", "ALLTOALL", "REDUCESCATTER")
 
 
 cdef class DataPlane:
-    def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, native, half, bint native_scales):
-        """`handles` maps comm, byte, dtypes, ops and in_place; programs are flat int32 arrays, `native` may be None.
-
-        `native_scales`: the native program reduces each chunk at one rank in one step, like `half`, which must.
-        """
+    def __init__(self, int rank, int size, int64_t chunk_limit, dict handles, plan):
+        """`handles` maps comm, byte, dtypes, ops and in_place; `plan` is a data.Programs."""
         self.rank = rank
         self.size = size
         self.chunk_limit = chunk_limit
@@ -55,25 +53,44 @@ cdef class DataPlane:
             self.dtypes[<int>code] = handle
         for op, handle in handles["ops"].items():
             self.ops[<int>op] = handle
-        self.native = native if native is not None else []
-        self.native_scales = native_scales
-        self.half = half
-        self.rows = Rows()
-        self.rows.rank = rank
-        self.rows.size = size
-        self.rows.chunk_limit = chunk_limit
-        self.rows.comm = self.comm
-        self.rows.byte = self.byte
+        self.native = plan.native if plan.native is not None else []
+        self.native_scales = plan.native_scales
+        self.half = plan.half
+        self.adasum = plan.adasum
+        self.rows = Rows(rank, size, chunk_limit, self.comm, self.byte)
+        self.board = get_board()
+        self.trace = get_trace()
 
-    cdef void push(self, Spec spec, const vector[int]& slots, int bit) noexcept nogil:
+    def counts(self) -> dict[str, int]:
+        """What has been done since the start."""
+        return {
+            "buckets": self.counters.buckets,
+            "bytes_reduced": self.counters.bytes_reduced,
+            "messages_sent": self.counters.messages_sent + self.rows.messages_sent,
+            "bytes_sent": self.counters.bytes_sent + self.rows.bytes_sent,
+        }
+
+    cdef void push(self, Spec spec, const vector[int]& slots, const vector[int64_t]& counts,
+                   const vector[char]& joined, int bit) noexcept nogil:
         cdef Operation* op = new Operation()
+        cdef int rank
         op.by_rows = spec.collective >= ALLGATHER_
+        op.counts = counts
+        op.n_active = self.size
+        for rank in range(self.size):
+            if joined[rank]:
+                op.n_active -= 1
+            elif rank != self.rank:
+                op.move.peers.push_back(rank)
         op.spec = spec
         op.slots = slots
         op.bit = bit
         op.tag = self.sequence
         self.sequence = (self.sequence + 1) % 32768  # the least upper bound for tags that MPI guarantees
-        self.queued.push_back(op)
+        if op.by_rows and slots.empty():  # rows go past a rank that has joined
+            del op
+        else:
+            self.queued.push_back(op)
 
     cdef bint busy(self) noexcept nogil:
         return not self.flying.empty() or not self.queued.empty()
@@ -180,6 +197,8 @@ cdef class DataPlane:
             return BROADCAST
         if op.by_rows:
             return BY_ROWS + op.spec.collective - ALLGATHER_
+        if op.program == &self.adasum:
+            return REDUCE_ADASUM
         return REDUCE_HALF if op.program == &self.half else REDUCE
 
     cdef void trace_each(self, Operation* op, int phase, int64_t begun, int64_t ended) noexcept nogil:
@@ -193,7 +212,6 @@ cdef class DataPlane:
 
     cdef void start_rows(self, Operation* op) noexcept nogil:
         cdef Move* move = &op.move
-        cdef int rank
         move.collective = op.spec.collective
         move.dtype = op.spec.dtype
         move.op = op.spec.op
@@ -201,9 +219,6 @@ cdef class DataPlane:
         move.factor = self.factor(op)
         move.tag = op.tag
         move.slots = op.slots
-        for rank in range(self.size):
-            if rank != self.rank:
-                move.peers.push_back(rank)
         op.started = now_ns()
         op.itemsize = 1
         op.mpi_code = 0
@@ -217,15 +232,16 @@ cdef class DataPlane:
     cdef void lay_out(self, Operation* op) noexcept nogil:
         """Choose the buffer: the tensor's own destination where one tensor travels unchanged, else a fusion buffer."""
         cdef Spec* spec = &op.spec
-        cdef Slot* slot
+        cdef int64_t count
         cdef bint as_bytes = spec.collective == BROADCAST_
         op.itemsize = 1 if as_bytes else ITEMSIZE[spec.dtype]
         op.count = 0
-        for i in op.slots:
-            slot = &self.board.slot(i)
-            op.count += slot.count * (ITEMSIZE[slot.dtype] if as_bytes else 1)
+        for count in op.counts:
+            op.count += count
         op.program = NULL
-        if not as_bytes and self.needs_all(spec):
+        if not as_bytes and spec.op == ADASUM:
+            op.program = &self.adasum
+        elif not as_bytes and self.needs_all(spec):
             op.program = &self.half
         elif not as_bytes and not self.native.empty():
             op.program = &self.native
@@ -238,7 +254,7 @@ cdef class DataPlane:
         op.send = NULL
         op.next_request = 0
         op.mpi_code = 0
-        op.pooled = op.slots.size() > 1
+        op.pooled = op.slots.size() != 1
         if op.pooled:
             op.buffer = self.pool.get(op.count * op.itemsize)
         else:
@@ -251,6 +267,8 @@ cdef class DataPlane:
     cdef void pack(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
         cdef Slot* slot
+        if op.slots.empty():  # this rank has joined
+            kernels.neutral(op.spec.dtype, op.spec.op, op.buffer, op.count)
         if not op.pooled and op.spec.prescale == 1.0 and self.size > 1:
             slot = &self.board.slot(op.slots[0])
             op.send = <const char*>slot.src if slot.src != slot.dst else NULL
@@ -273,11 +291,13 @@ cdef class DataPlane:
     cdef bint scales_in_program(self, Operation* op) noexcept nogil:
         # Floats are scaled where they are reduced once: no further pass, and a 16-bit average can not overflow in its
         # sum, as it is rounded only then.
-        return op.spec.dtype <= FLOAT64 and (op.program == &self.half or self.native_scales)
+        if op.spec.dtype > FLOAT64 or op.spec.op == ADASUM:
+            return False
+        return op.program == &self.half or self.native_scales
 
     cdef double factor(self, Operation* op) noexcept nogil:
         # The kernel that means integers divides by itself.
-        return op.spec.postscale / (self.size if op.spec.op == AVERAGE and op.spec.dtype <= FLOAT64 else 1)
+        return op.spec.postscale / (op.n_active if op.spec.op == AVERAGE and op.spec.dtype <= FLOAT64 else 1)
 
     cdef void gather_bytes(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
@@ -409,15 +429,23 @@ cdef class DataPlane:
             r += 1
         if not placed:
             sources.push_back(own)
-        kernels.reduce(op.spec.dtype, self.kernel_op(op), op.buffer + self.chunk_start(op, chunk),
-                       sources.data(), <int>sources.size(), nbytes // op.itemsize,
-                       self.factor(op) if self.scales_in_program(op) else 1.0)
+        self.combine(op, op.buffer + self.chunk_start(op, chunk), sources, nbytes // op.itemsize)
         return r
 
-    cdef int kernel_op(self, Operation* op) noexcept nogil:
-        if op.spec.op == AVERAGE and op.spec.dtype > FLOAT64:
-            return AVERAGE  # of integers, exact
-        return SUM if op.spec.op == AVERAGE else op.spec.op
+    cdef void combine(self, Operation* op, char* into, const vector[const void*]& sources, size_t n) noexcept nogil:
+        cdef size_t at = 0
+        cdef int64_t count
+        if op.spec.op == ADASUM:  # two sources, and one chunk: tensor by tensor
+            for count in op.counts:
+                kernels.adasum(op.spec.dtype, into + at, <char*>sources[0] + at, <char*>sources[1] + at, count)
+                at += count * op.itemsize
+        elif op.spec.op == AVERAGE and op.spec.dtype > FLOAT64:
+            kernels.reduce(op.spec.dtype, AVERAGE, into, <const void**>sources.data(), <int>sources.size(), n,
+                           op.n_active)
+        else:
+            kernels.reduce(op.spec.dtype, SUM if op.spec.op == AVERAGE else op.spec.op, into,
+                           <const void**>sources.data(), <int>sources.size(), n,
+                           self.factor(op) if self.scales_in_program(op) else 1.0)
 
 
 cdef void copy(void* dst, const void* src, size_t n) noexcept nogil:

@@ -7,7 +7,14 @@ cdef void scale(int dtype, const void* src, void* dst, size_t n, double factor) 
 
 # dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[k-1][i], in that order; `dst` may be one of the sources.
 # Floats are multiplied by `scale` in the end, the 16-bit types before their only rounding; for integers it is 1.
-# A NaN among the operands gives NaN.  AVERAGE is the exact mean of the k integers, truncated toward zero.
+# A NaN among the operands gives NaN.  AVERAGE is the exact sum of integers divided by `scale`, truncated toward zero.
 cdef void reduce(
     int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale
 ) noexcept nogil
+
+# dst = (1 - ab / 2aa) a + (1 - ab / 2bb) b with the scalar products of the two vectors of n elements (Maleki et al.,
+# "Scaling distributed training with adaptive summation", MLSys 2021, section 3); `dst` may be one of them.
+cdef void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) noexcept nogil
+
+# n elements that change no result of `op`: zeros, ones, or the greatest or least there is.
+cdef void neutral(int dtype, int op, void* dst, size_t n) noexcept nogil

@@ -7,6 +7,9 @@ cdef extern from "kernels.h" nogil:
     size_t itemsize "fusionctl::itemsize"(int)
     void c_scale "fusionctl::scale"(int, const void*, void*, size_t, double)
     void c_reduce "fusionctl::reduce"(int, int, void*, const void**, int, size_t, double)
+    void c_adasum "fusionctl::adasum"(int, void*, const void*, const void*, size_t)
+    void c_neutral "fusionctl::neutral"(int, int, void*, size_t)
+    void portable_adasum "fusionctl::portable::adasum"(int, void*, const void*, const void*, size_t)
     void portable_scale "fusionctl::portable::scale"(int, const void*, void*, size_t, double)
     void portable_reduce "fusionctl::portable::reduce"(int, int, void*, const void**, int, size_t, double)
 
@@ -19,6 +22,14 @@ cdef void reduce(
     int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale
 ) noexcept nogil:
     c_reduce(dtype, op, dst, srcs, k, n, scale)
+
+
+cdef void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) noexcept nogil:
+    c_adasum(dtype, dst, a, b, n)
+
+
+cdef void neutral(int dtype, int op, void* dst, size_t n) noexcept nogil:
+    c_neutral(dtype, op, dst, n)
 
 
 INSTRUCTION_SETS = ("portable", "avx2") if c_has_avx2 else ("portable",)
@@ -54,3 +65,18 @@ def reduce_bytes(int dtype, int op, unsigned char[::1] dst, list srcs, double sc
         (portable_reduce if portable else c_reduce)(dtype, op, &dst[0], pointers, k, n, scale)
     finally:
         free(pointers)
+
+
+def adasum_bytes(
+    int dtype, unsigned char[::1] dst, const unsigned char[::1] a, const unsigned char[::1] b, bint portable=False
+):
+    """`adasum` of the elements that the bytes of `a` and `b` hold into those of `dst`."""
+    cdef size_t n = dst.shape[0] // itemsize(dtype)
+    check_size(a, n, itemsize(dtype))
+    check_size(b, n, itemsize(dtype))
+    (portable_adasum if portable else c_adasum)(dtype, &dst[0], &a[0], &b[0], n)
+
+
+def neutral_bytes(int dtype, int op, unsigned char[::1] dst):
+    """Fill the bytes of `dst` with elements that change no result of `op`."""
+    c_neutral(dtype, op, &dst[0], dst.shape[0] // itemsize(dtype))

@@ -12,8 +12,8 @@ from libcpp.vector cimport vector
 
 from fusionctl cimport _kernels as kernels
 from fusionctl cimport _mpi as mpi
-from fusionctl._board cimport Slot
-from fusionctl._mpi cimport Request
+from fusionctl._board cimport Slot, get_board
+from fusionctl._mpi cimport Handle, Request
 
 cdef enum:
     ALLGATHER = 3
@@ -28,6 +28,14 @@ cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 cdef class Rows:
     """What one rank moves; the data plane starts and advances the moves, in the agreed order."""
+
+    def __cinit__(self, int rank, int size, int64_t chunk_limit, Handle comm, Handle byte):
+        self.rank = rank
+        self.size = size
+        self.chunk_limit = chunk_limit
+        self.comm = comm
+        self.byte = byte
+        self.board = get_board()
 
     cdef void start(self, Move* move) noexcept nogil:
         self.lay_out(move)
@@ -250,7 +258,7 @@ cdef class Rows:
             elif self.takes_part(move, r):
                 sources.push_back(move.incoming[r])
         kernels.reduce(move.dtype, SUM if floats and move.op == AVERAGE else move.op, into, sources.data(),
-                       <int>sources.size(), n, move.factor if floats else 1.0)
+                       <int>sources.size(), n, move.factor if floats else <double>sources.size())
         if not floats:
             kernels.scale(move.dtype, into, into, n, move.factor)
         if not alone:

@@ -11,11 +11,13 @@ cdef class Table:
     cdef vector[char] ready               # per slot
     cdef vector[char] disowned            # per slot
     cdef vector[uint64_t] complete        # the words of the offer, without their status bits
+    cdef vector[uint64_t] bound           # the same of every bucket
     cdef int n_complete                   # buckets
     cdef int n_loose                      # ready slots without a bucket
     cdef int n_bits                       # highest bound bit + 1
     cdef int64_t tick                     # exchanges accepted so far
     cdef public bint one_shot             # an agreed bucket must be bound anew before it is offered again
+    cdef public bint generous             # every bucket is offered, as this rank has joined: the others decide
 
     # 1: its bucket is now complete here; 0: marked; -1: marked, but it has no bucket (now); -2: was marked already.
     cpdef int mark_ready(self, int slot) noexcept nogil

@@ -46,7 +46,9 @@ cdef class Table:
             self.used.resize(bit + 1)
             self.agreements.resize(bit + 1)
             self.complete.resize((bit + N_STATUS) // WORD + 1)
+            self.bound.resize((bit + N_STATUS) // WORD + 1)
         self.slots_of[bit] = bucket
+        self.bound[(bit + N_STATUS) // WORD] |= <uint64_t>1 << ((bit + N_STATUS) % WORD)
         self.used[bit] = self.tick
         self.agreements[bit] = 0
         self.n_bits = max(self.n_bits, bit + 1)
@@ -63,6 +65,7 @@ cdef class Table:
             self.bit_of[slot] = -1
             self.disowned[slot] = False
         self.slots_of[bit].clear()
+        self.bound[(bit + N_STATUS) // WORD] &= ~(<uint64_t>1 << ((bit + N_STATUS) % WORD))
         while self.n_bits > 0 and self.slots_of[self.n_bits - 1].empty():
             self.n_bits -= 1
 
@@ -131,13 +134,15 @@ cdef class Table:
         return (self.n_bits + N_STATUS + WORD - 1) // WORD
 
     cpdef bint has_offer(self) noexcept nogil:
-        return self.n_complete > 0 or self.n_loose > 0
+        return self.n_complete > 0 or self.n_loose > 0 or self.generous
 
     cdef void offer(self, uint64_t* words, bint running, bint settled) noexcept nogil:
         cdef size_t n = self.n_words()
         cdef size_t i
         for i in range(n):
-            words[i] = self.complete[i] if i < self.complete.size() else 0
+            words[i] = 0
+            if i < self.complete.size():
+                words[i] = self.bound[i] if self.generous else self.complete[i]
         words[0] |= (RUNNING if running else 0) | (SETTLED if settled else 0)
 
     cdef void accept(self, const uint64_t* words, vector[int]& agreed) noexcept nogil:

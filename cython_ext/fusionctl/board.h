@@ -90,8 +90,19 @@ struct Slot {
     int64_t submitted_ns = 0;
 };
 
+// What goes to the engine's part for one process set.
+struct Lane {
+    std::vector<int> stale;
+    std::vector<int> submitted;
+    std::vector<int> restated;
+    bool open = false;
+    int status = NOT_INITIALISED;  // of submissions while it is closed
+    std::string message = "fusionctl is not initialised; call init() first";
+};
+
 // A round of a group is one submission of each member.
 struct Group {
+    int lane;
     std::vector<int> members;
     size_t arrived = 0;
     bool held = false;      // shapes are known at run time only: nothing is queued before the round is complete
@@ -108,7 +119,8 @@ class Board {
         std::unique_lock<std::mutex> lock(mutex_);
         if (id < 0 || id >= (int)slots_.size()) return refuse(USAGE, "unknown slot " + std::to_string(id));
         Slot& slot = slots_[id];
-        if (!open_) return refuse(closed_status_, "tensor '" + slot.name + "': " + closed_message_);
+        const Lane& lane = lane_of(slot);
+        if (!lane.open) return refuse(lane.status, "tensor '" + slot.name + "': " + lane.message);
         if (slot.state == Slot::SUBMITTED)
             return refuse(DUPLICATE, "tensor '" + slot.name +
                                          "' is still in flight on this rank: wait for it before submitting it again, "
@@ -172,9 +184,11 @@ class Board {
     }
 
     // -- registration (any thread) -----------------------------------------------------------------------------
-    int add_group(bool held) {
+    int add_group(int lane, bool held) {
         std::lock_guard<std::mutex> lock(mutex_);
+        make_lane(lane);
         groups_.emplace_back();
+        groups_.back().lane = lane;
         groups_.back().held = held;
         return (int)groups_.size() - 1;
     }
@@ -196,46 +210,49 @@ class Board {
         std::lock_guard<std::mutex> lock(mutex_);
         slots_[id].dtype = dtype;
         slots_[id].shape = shape;
-        stale_.push_back(id);
+        lane_of(slots_[id]).stale.push_back(id);
         wake();
     }
 
     // -- engine thread -----------------------------------------------------------------------------------------
-    void open() {
+    void open(int lane) {
         std::lock_guard<std::mutex> lock(mutex_);
-        open_ = true;
+        make_lane(lane);
+        lanes_[lane].open = true;
     }
 
-    // From now on submissions are refused with this status and message.
-    void close(int status, const std::string& message) {
+    // From now on submissions to this lane are refused with this status and message.
+    void close(int lane, int status, const std::string& message) {
         std::lock_guard<std::mutex> lock(mutex_);
-        open_ = false;
-        closed_status_ = status;
-        closed_message_ = message;
+        lanes_[lane].open = false;
+        lanes_[lane].status = status;
+        lanes_[lane].message = message;
     }
 
     // Slots that no longer fit what was agreed for them, submitted slots, and groups whose submissions restated them;
     // the first come first, since they may be among the second.
-    void take(std::vector<int>& stale, std::vector<int>& submitted, std::vector<int>& restated) {
+    void take(int lane, std::vector<int>& stale, std::vector<int>& submitted, std::vector<int>& restated) {
         std::lock_guard<std::mutex> lock(mutex_);
-        stale.swap(stale_);
-        submitted.swap(submitted_);
-        restated.swap(restated_);
-        stale_.clear();
-        submitted_.clear();
-        restated_.clear();
+        stale.clear();
+        submitted.clear();
+        restated.clear();
+        stale.swap(lanes_[lane].stale);
+        submitted.swap(lanes_[lane].submitted);
+        restated.swap(lanes_[lane].restated);
+    }
+
+    void take_stale(int lane, std::vector<int>& stale) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stale.clear();
+        stale.swap(lanes_[lane].stale);
+    }
+
+    // Whether there may be something to take, in some lane, since this was last asked.
+    bool take_bell() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        const bool rung = bell_;
         bell_ = false;
-    }
-
-    void take_stale(std::vector<int>& stale) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        stale.swap(stale_);
-        stale_.clear();
-    }
-
-    bool belled() {
-        std::lock_guard<std::mutex> lock(mutex_);
-        return bell_;
+        return rung;
     }
 
     void doze(int64_t ns) {
@@ -300,7 +317,8 @@ class Board {
             for (int member : group.members)
                 if (slots_[member].state == Slot::SUBMITTED && !slots_[member].executing) pending.push_back(member);
             auto failed = [&](int slot) { return std::find(pending.begin(), pending.end(), slot) != pending.end(); };
-            submitted_.erase(std::remove_if(submitted_.begin(), submitted_.end(), failed), submitted_.end());
+            std::vector<int>& queue = lanes_[group.lane].submitted;
+            queue.erase(std::remove_if(queue.begin(), queue.end(), failed), queue.end());
             if (group.arrived > 0 || pending.empty()) {
                 group.failure = status;
                 group.message = message;
@@ -310,11 +328,11 @@ class Board {
         return pending;
     }
 
-    std::vector<int> pending() {
+    std::vector<int> pending(int lane) {
         std::lock_guard<std::mutex> lock(mutex_);
         std::vector<int> ids;
         for (size_t id = 0; id < slots_.size(); id++)
-            if (slots_[id].state == Slot::SUBMITTED) ids.push_back((int)id);
+            if (slots_[id].state == Slot::SUBMITTED && groups_[slots_[id].group].lane == lane) ids.push_back((int)id);
         return ids;
     }
 
@@ -386,7 +404,7 @@ class Board {
     }
 
     void queue(int id, Slot& slot) {
-        submitted_.push_back(id);
+        lane_of(slot).submitted.push_back(id);
         slot.queued = true;
     }
 
@@ -402,11 +420,18 @@ class Board {
         for (int member : group.members)
             if (slots_[member].state == Slot::SUBMITTED && !slots_[member].queued) queue(member, slots_[member]);
         if (group.restated) {
-            restated_.push_back(id);
-            stale_.insert(stale_.end(), group.members.begin(), group.members.end());
+            Lane& lane = lanes_[group.lane];
+            lane.restated.push_back(id);
+            lane.stale.insert(lane.stale.end(), group.members.begin(), group.members.end());
         }
         group.restated = false;
         wake();
+    }
+
+    Lane& lane_of(const Slot& slot) { return lanes_[groups_[slot.group].lane]; }
+
+    void make_lane(int lane) {
+        while ((int)lanes_.size() <= lane) lanes_.emplace_back();
     }
 
     void wake() {
@@ -455,12 +480,7 @@ class Board {
     std::condition_variable bell_cv_;
     std::deque<Slot> slots_;
     std::deque<Group> groups_;
-    std::vector<int> stale_;
-    std::vector<int> submitted_;
-    std::vector<int> restated_;
-    bool open_ = false;
-    int closed_status_ = NOT_INITIALISED;
-    std::string closed_message_ = "fusionctl is not initialised; call init() first";
+    std::deque<Lane> lanes_;
     bool bell_ = false;
     bool dozing_ = false;
     Release release_ = nullptr;

@@ -1,4 +1,4 @@
-// What _kernels calls: scale and reduce, compiled for any processor and for AVX2 with F16C, chosen at run time.
+// What _kernels calls: scale, reduce and adasum, compiled for any processor and for AVX2 with F16C, chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct bfloat16 { uint16_t bits; };
 
 // Indices of request.DTYPES, and values of request.ReduceOp.
 enum DType { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, INT8, UINT8, INT16, UINT16, BOOL };
-enum Op { AVERAGE = 0, SUM = 1, MIN = 3, MAX = 4, PRODUCT = 5 };
+enum Op { AVERAGE = 0, SUM = 1, ADASUM = 2, MIN = 3, MAX = 4, PRODUCT = 5 };
 
 [[noreturn]] static void broken(const char* what, int a, const char* how, int b) {
     std::fprintf(stderr, "fusionctl: no kernel for %s %d %s %d\n", what, a, how, b);
@@ -111,6 +111,33 @@ static void scale(int dtype, const void* src, void* dst, size_t n, double factor
 
 static void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {
     (has_avx2 ? avx2::reduce : portable::reduce)(dtype, op, dst, srcs, k, n, scale);
+}
+
+static void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) {
+    (has_avx2 ? avx2::adasum : portable::adasum)(dtype, dst, a, b, n);
+}
+
+// The element that changes no result of an op, as 8 bytes of which the first few count.
+static uint64_t neutral_element(int dtype, int op) {
+    const bool lowest = op == MAX, highest = op == MIN, one = op == PRODUCT;
+    if (!lowest && !highest && !one) return 0;
+    switch (dtype) {
+        case FLOAT16: return one ? 0x3c00 : highest ? 0x7c00 : 0xfc00;
+        case BFLOAT16: return one ? 0x3f80 : highest ? 0x7f80 : 0xff80;
+        case FLOAT32: return one ? 0x3f800000 : highest ? 0x7f800000 : 0xff800000;
+        case FLOAT64: return one ? 0x3ff0000000000000 : highest ? 0x7ff0000000000000 : 0xfff0000000000000;
+        case BOOL: return !lowest;
+        case UINT8: case UINT16: return one ? 1 : highest ? ~uint64_t(0) : 0;
+        default: break;
+    }
+    const uint64_t least = uint64_t(1) << (8 * itemsize(dtype) - 1);
+    return one ? 1 : highest ? least - 1 : least;
+}
+
+static void neutral(int dtype, int op, void* dst, size_t n) {
+    const uint64_t element = neutral_element(dtype, op);
+    const size_t width = itemsize(dtype);
+    for (size_t i = 0; i < n; ++i) std::memcpy(static_cast<char*>(dst) + i * width, &element, width);
 }
 
 }  // namespace fusionctl

@@ -1,4 +1,4 @@
-// The loops of scale and reduce, included by kernels.h like half.h, on whose vectors they work.
+// The loops of scale, reduce and adasum, included by kernels.h like half.h, on whose vectors they work.
 //
 // A tile of a few vectors is read from every source before it is written, so a destination may be one of the sources,
 // and each source is read once.
@@ -170,25 +170,25 @@ static FUSIONCTL_LOOP void reduce_by(int dtype, void* dst, const void** srcs, in
     }
 }
 
-// The exact mean of k integers, truncated toward zero: the sum is wider than they are.
+// The exact mean of integers, truncated toward zero: the sum is wider than they are.
 template <class T, class Wide>
-static FUSIONCTL_LOOP void mean_ints(void* dst, const void** srcs, int k, size_t n) {
+static FUSIONCTL_LOOP void mean_ints(void* dst, const void** srcs, int k, size_t n, int64_t divisor) {
     for (size_t i = 0; i < n; ++i) {
         Wide total = 0;
         for (int j = 0; j < k; ++j) total += cells<T>(srcs[j])[i].value;
         const int64_t narrow = int64_t(total);
-        cells<T>(dst)[i].value = T(total == narrow ? narrow / k : int64_t(total / k));
+        cells<T>(dst)[i].value = T(total == narrow ? narrow / divisor : int64_t(total / divisor));
     }
 }
 
-static FUSIONCTL_LOOP void reduce_means(int dtype, void* dst, const void** srcs, int k, size_t n) {
+static FUSIONCTL_LOOP void reduce_means(int dtype, void* dst, const void** srcs, int k, size_t n, int64_t divisor) {
     switch (dtype) {
-        case INT32: return mean_ints<int32_t, int64_t>(dst, srcs, k, n);
-        case INT64: return mean_ints<int64_t, __int128>(dst, srcs, k, n);
-        case INT8: return mean_ints<int8_t, int64_t>(dst, srcs, k, n);
-        case UINT8: return mean_ints<uint8_t, int64_t>(dst, srcs, k, n);
-        case INT16: return mean_ints<int16_t, int64_t>(dst, srcs, k, n);
-        case UINT16: return mean_ints<uint16_t, int64_t>(dst, srcs, k, n);
+        case INT32: return mean_ints<int32_t, int64_t>(dst, srcs, k, n, divisor);
+        case INT64: return mean_ints<int64_t, __int128>(dst, srcs, k, n, divisor);
+        case INT8: return mean_ints<int8_t, int64_t>(dst, srcs, k, n, divisor);
+        case UINT8: return mean_ints<uint8_t, int64_t>(dst, srcs, k, n, divisor);
+        case INT16: return mean_ints<int16_t, int64_t>(dst, srcs, k, n, divisor);
+        case UINT16: return mean_ints<uint16_t, int64_t>(dst, srcs, k, n, divisor);
         default: broken("averaging dtype", dtype, "from sources:", k);
     }
 }
@@ -196,11 +196,65 @@ static FUSIONCTL_LOOP void reduce_means(int dtype, void* dst, const void** srcs,
 FUSIONCTL_ENTRY void reduce(int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale) {
     if (k == 1 && scale == 1.0) return copy(dst, srcs[0], n * itemsize(dtype));
     switch (op) {
-        case AVERAGE: return reduce_means(dtype, dst, srcs, k, n);
+        case AVERAGE: return reduce_means(dtype, dst, srcs, k, n, int64_t(scale));
         case SUM: return reduce_by<Sum>(dtype, dst, srcs, k, n, scale);
         case MIN: return reduce_by<Min>(dtype, dst, srcs, k, n, scale);
         case MAX: return reduce_by<Max>(dtype, dst, srcs, k, n, scale);
         case PRODUCT: return reduce_by<Product>(dtype, dst, srcs, k, n, scale);
         default: broken("reducing dtype", dtype, "by op", op);
+    }
+}
+
+// ---- Adasum ----------------------------------------------------------------------------------------------------
+
+// A vector of elements in float64.
+template <class T>
+struct Exact { typedef double Wide __attribute__((vector_size(8 * FUSIONCTL_LANES))); };
+template <>
+struct Exact<double> { typedef double Wide __attribute__((vector_size(4 * FUSIONCTL_LANES))); };
+
+// Of two gradients the sum of what each has orthogonal to the other, and the mean of what they share.  The products are
+// summed in float64; a zero vector leaves the other as it is.
+template <class T>
+static FUSIONCTL_LOOP void adasum_tiles(void* dst, const void* a, const void* b, size_t n) {
+    typedef typename Computed<T>::type Real;
+    typedef typename Exact<T>::Wide Doubles;
+    const char* left = static_cast<const char*>(a);
+    const char* right = static_cast<const char*>(b);
+    Doubles aa{}, bb{}, ab{};
+    for (size_t i = 0; i < n; i += TILE<T>) {
+        const size_t m = n - i < TILE<T> ? n - i : TILE<T>;
+        const Tile<T> x = load_tile<T>(left + i * sizeof(T), m), y = load_tile<T>(right + i * sizeof(T), m);
+        for (size_t u = 0; u < TILE_VECTORS; ++u) {
+            const Doubles p = __builtin_convertvector(x.v[u], Doubles), q = __builtin_convertvector(y.v[u], Doubles);
+            aa += p * p;
+            bb += q * q;
+            ab += p * q;
+        }
+    }
+    double norms[2] = {0.0, 0.0}, dot = 0.0;
+    for (size_t k = 0; k < sizeof(Doubles) / 8; ++k) {
+        norms[0] += aa[k];
+        norms[1] += bb[k];
+        dot += ab[k];
+    }
+    const Real of_a = Real(norms[0] > 0 ? 1 - dot / (2 * norms[0]) : 1);
+    const Real of_b = Real(norms[1] > 0 ? 1 - dot / (2 * norms[1]) : 1);
+    for (size_t i = 0; i < n; i += TILE<T>) {
+        const size_t m = n - i < TILE<T> ? n - i : TILE<T>;
+        Tile<T> x = load_tile<T>(left + i * sizeof(T), m);
+        const Tile<T> y = load_tile<T>(right + i * sizeof(T), m);
+        for (size_t u = 0; u < TILE_VECTORS; ++u) x.v[u] = x.v[u] * of_a + y.v[u] * of_b;
+        store_tile<T>(static_cast<char*>(dst) + i * sizeof(T), x, m);
+    }
+}
+
+FUSIONCTL_ENTRY void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) {
+    switch (dtype) {
+        case FLOAT16: return adasum_tiles<float16>(dst, a, b, n);
+        case BFLOAT16: return adasum_tiles<bfloat16>(dst, a, b, n);
+        case FLOAT32: return adasum_tiles<float>(dst, a, b, n);
+        case FLOAT64: return adasum_tiles<double>(dst, a, b, n);
+        default: broken("adasum of dtype", dtype, "of", BOOL + 1);
     }
 }

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fusionctl.control.difference import describe_difference
-from fusionctl.request import Collective, Group, ReduceOp, Request
+from fusionctl.request import RESERVED, Collective, Group, ReduceOp, Request
+
+JOIN = f"{RESERVED}join."
+"""How the groups are named that ranks announce when they have no more data."""
 
 OPEN, FINAL = "?", "!"
 """How a line begins: with a version that its rank may still replace, or with one that it insists on."""
@@ -31,20 +34,25 @@ class Settlement:
     """What came out of one slow path, equal on all ranks: agreed groups, failed ones (name, why), ended agreements.
 
     The agreed are in canonical order: that of their first announcement, rank 0's before those of rank 1.  An agreed
-    group states its members as rank 0 does; the other ranks may have announced them in another order.
+    group states its members as rank 0 does; the other ranks may have announced them in another order.  `joined` are the
+    ranks without more data from now on, or None if nothing has changed; `last_joined` is -1 unless all had joined.
     """
 
     agreed: tuple[Group, ...]
     failed: tuple[tuple[str, str], ...]
     erased: tuple[str, ...]
+    joined: tuple[int, ...] | None = None
+    last_joined: int = -1
 
 
 class Negotiation:
-    """One rank's view of what all ranks have announced."""
+    """One rank's view of what all ranks have announced; `members` are the names of the ranks for messages."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, members: Sequence[int] | None = None) -> None:
         self.rank = rank
         self.size = size
+        self._names = list(range(size)) if members is None else members
+        self._joined: list[int] = []
         self._queue: dict[str, str] = {}
         self._announced: dict[str, dict[int, str]] = {}
         self._agreed: set[str] = set()
@@ -66,8 +74,9 @@ class Negotiation:
         return name in self._queue or self.rank in self._announced.get(name, ())
 
     def is_disputed(self, name: str) -> bool:
-        """Whether all ranks have announced a group, but differently."""
-        return len(self._announced.get(name, ())) == self.size
+        """Whether all ranks with data have announced a group, but differently."""
+        lines = self._announced.get(name, {})
+        return not self._joined_all(lines) and all(rank in lines or rank in self._joined for rank in range(self.size))
 
     def insists(self, name: str) -> bool:
         """Whether this rank has said that its version is final."""
@@ -84,18 +93,35 @@ class Negotiation:
         announced = self._enter(payloads)
         erased = tuple(name for name in announced if name in self._agreed)
         self._agreed.difference_update(erased)
+        before, last = len(self._joined), self._join(announced)
         agreed, failed = [], []
         for name in self.disputed():
-            group, difference = self._compare(self._announced[name])
+            lines = {rank: line for rank, line in self._announced[name].items() if rank not in self._joined}
+            group, difference = self._compare(lines)
             if difference is None:
                 self._agreed.add(name)
                 agreed.append(group)
-            elif all(line.startswith(FINAL) for line in self._announced[name].values()):
+            elif all(line.startswith(FINAL) for line in lines.values()):
                 failed.append((name, difference))
             else:
                 continue
             del self._announced[name]
-        return Settlement(tuple(agreed), tuple(failed), erased)
+        joined = None if last < 0 and len(self._joined) == before else tuple(self._joined)
+        return Settlement(tuple(agreed), tuple(failed), erased, joined, last)
+
+    def _joined_all(self, ranks: Iterable[int]) -> bool:
+        return all(rank in self._joined for rank in ranks)
+
+    def _join(self, announced: Iterable[str]) -> int:
+        """Note who has joined; once all have, nobody has any more, and the last of them is returned; else -1."""
+        for name in announced:
+            if name.startswith(JOIN):
+                self._joined += [rank for rank in self._announced[name] if rank not in self._joined]
+        if len(self._joined) < self.size:
+            return -1
+        last = self._joined[-1]
+        self._joined = []
+        return last
 
     def disputed(self) -> list[str]:
         """Groups that all ranks have announced, but differently, in canonical order."""
@@ -108,7 +134,7 @@ class Negotiation:
     def waiting(self) -> dict[str, list[int]]:
         """Groups that some ranks have announced, and the ranks that have not."""
         return {
-            name: [rank for rank in range(self.size) if rank not in lines]
+            name: [self._names[rank] for rank in range(self.size) if rank not in lines and rank not in self._joined]
             for name, lines in self._announced.items()
             if not self.is_disputed(name)
         }
@@ -125,10 +151,10 @@ class Negotiation:
         return announced
 
     def _compare(self, lines: dict[int, str]) -> tuple[Group, str | None]:
-        """Rank 0's version of a group, and what differs from it elsewhere."""
+        """The first rank's version of a group, and what differs from it elsewhere."""
         versions: dict[str, list[int]] = {}
-        for rank in range(self.size):
-            versions.setdefault(lines[rank][1:], []).append(rank)
+        for rank in sorted(lines):
+            versions.setdefault(lines[rank][1:], []).append(self._names[rank])
         told = [(decode(text), ranks) for text, ranks in versions.items()]
         return told[0][0], describe_difference(told)
 

@@ -29,6 +29,12 @@ class Hooks(Protocol):
     def unbind(self, bit: int) -> None:
         """Forget what a bit stands for: unbinds it in the table."""
 
+    def adopt(self, group: Group) -> Sequence[int]:
+        """Slots for an agreed group that this rank has not announced, since it has joined."""
+
+    def joined(self, ranks: Sequence[int], last: int) -> None:
+        """Go on without data from these ranks of the set, and no others; `last` joined last, -1 while some are left."""
+
     def fail(self, name: str, message: str) -> None:
         """Fail what this rank has submitted of a group, or submits next, and retract it in the table."""
 
@@ -38,7 +44,8 @@ class Control:
 
     `register` may come from any thread, all else from the engine's; the caller lets one in at a time.  A rank tells the
     engine, before anything is submitted to the slots of a group that it registers anew with other requests, to disown
-    these slots in the table: what is bound to them until the next slow path is the old version.
+    these slots in the table: what is bound to them until the next slow path is the old version.  `members` are the
+    ranks as users know them, if the set is not that of all ranks.
     """
 
     def __init__(
@@ -49,9 +56,10 @@ class Control:
         fuse: Callable[[Group], Sequence[Bucket]],
         table: Table,
         hooks: Hooks,
+        members: Sequence[int] | None = None,
     ) -> None:
         table.one_shot = capacity == 0
-        self._negotiation = Negotiation(rank, size)
+        self._negotiation = Negotiation(rank, size, members)
         self._cache = ResponseCache(capacity, table.last_used, table.executions)
         self._fuse = fuse
         self._table = table
@@ -91,6 +99,8 @@ class Control:
         ended = [*settlement.erased]
         for name in settlement.erased:
             self._unbind(name)
+        if settlement.joined is not None:
+            self._hooks.joined(settlement.joined, settlement.last_joined)
         for name, message in settlement.failed:
             self._hooks.fail(name, message)
         for group in settlement.agreed:
@@ -126,6 +136,8 @@ class Control:
 
     def _slots_of(self, group: Group) -> list[int]:
         """This rank's slots for what it announced, in the order in which the agreed group has the members."""
+        if group.name not in self._said or self._table.generous:
+            self._said[group.name] = self._known[group.name] = (group, self._hooks.adopt(group))
         said, slots = self._said[group.name]
         mine = by_key(said)
         return [slots[mine[key]] for key in by_key(group)]

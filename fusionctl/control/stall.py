@@ -31,11 +31,11 @@ class RankState:
         return cls(tuple((name, age) for name, age in pending), where)
 
 
-def stalled(states: Sequence[RankState], limit: float) -> dict[str, list[int]]:
+def stalled(states: Mapping[int, RankState], limit: float) -> dict[str, list[int]]:
     """Tensors that some rank has waited for longer than `limit` seconds, and the ranks that have submitted them."""
-    late = dict.fromkeys(name for state in states for name, age in state.pending if age > limit)
-    submitted = [{name for name, _ in state.pending} for state in states]
-    return {name: [rank for rank, names in enumerate(submitted) if name in names] for name in late}
+    late = dict.fromkeys(name for state in states.values() for name, age in state.pending if age > limit)
+    submitted = {rank: {name for name, _ in state.pending} for rank, state in states.items()}
+    return {name: [rank for rank, names in submitted.items() if name in names] for name in late}
 
 
 def report(
@@ -43,29 +43,32 @@ def report(
     limit: float,
     groups: Iterable[Group] = (),
     waiting: Mapping[str, Sequence[int]] | None = None,
+    members: Sequence[int] | None = None,
 ) -> list[str]:
     """Lines about the tensors that some rank has waited for longer than `limit` seconds.
 
     `states` are those of all ranks in rank order, `groups` what this rank has announced, `waiting` the groups without a
-    verdict and the ranks that have not announced them.
+    verdict and the ranks that have not announced them; `members` the ranks of the process set, if not all.
     """
+    by_rank = dict(zip(range(len(states)) if members is None else members, states, strict=True))
     together: dict[tuple[int, ...], list[str]] = {}
-    for name, submitted in stalled(states, limit).items():
+    for name, submitted in stalled(by_rank, limit).items():
         together.setdefault(tuple(submitted), []).append(name)
     lines: list[str] = []
     for ready, names in together.items():
         if len(ready) == len(states):
             lines += _held_back(states, names, groups)
         else:
-            lines += _missed(states, names, ready, _unannounced(names, groups, waiting or {}))
+            lines += _missed(by_rank, names, ready, _unannounced(names, groups, waiting or {}))
     return lines
 
 
 def _missed(
-    states: Sequence[RankState], names: Sequence[str], ready: Sequence[int], unannounced: Mapping[int, str]
+    states: Mapping[int, RankState], names: Sequence[str], ready: Sequence[int], unannounced: Mapping[int, str]
 ) -> Iterable[str]:
-    missing = [rank for rank in range(len(states)) if rank not in ready]
-    yield f"{_age(states, names)}: {_tensors(names)} submitted on {ranks(ready)}, but not on {ranks(missing)}"
+    missing = [rank for rank in states if rank not in ready]
+    age = _age([*states.values()], names)
+    yield f"{age}: {_tensors(names)} submitted on {ranks(ready)}, but not on {ranks(missing)}"
     for rank in missing[:SHOWN]:
         never = f" and has never announced group '{unannounced[rank]}'" if rank in unannounced else ""
         yield f"  rank {rank} is at {states[rank].where}, waits for {_instead(states[rank])}{never}"

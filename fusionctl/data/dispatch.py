@@ -20,12 +20,15 @@ FEW = 8
 HALF = "direct"
 """The schedule of the 16-bit types, whatever the name: all contributions meet, so a sum is rounded once."""
 
+ADASUM = "recursive"
+"""The schedule of Adasum, which combines two vectors at a time."""
+
 MPI_PHASE = "MPI_ALLREDUCE"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs:
-    """How one rank all-reduces: `native` for the types that MPI knows, `half` for float16 and bfloat16.
+    """How one rank all-reduces: `native` for the types that MPI knows, `half` where all must meet, `adasum`.
 
     A program that is None is MPI_Iallreduce.  The names are those of the schedules, for the timeline.  `native_scales`
     says that the native schedule reduces each chunk once, so that a scale may be applied in the same pass.
@@ -33,6 +36,7 @@ class Programs:
 
     native: Program | None
     half: Program
+    adasum: Program
     native_scales: bool
     native_name: str
     half_name: str
@@ -45,6 +49,7 @@ def programs(name: str, rank: int, size: int) -> Programs:
     return Programs(
         native=None if schedule is None else program_of(schedule, checked(rank, size)),
         half=program_of(half, checked(rank, size)),
+        adasum=program_of(verify(PLANNERS[ADASUM](size)), rank),
         native_scales=schedule is not None and reduces_once(schedule),
         native_name=MPI_PHASE if schedule is None else schedule.name,
         half_name=half.name,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fusionctl.plan.direct import direct as _direct
+from fusionctl.plan.recursive import recursive as _recursive
 from fusionctl.plan.ring import ring as _ring
 from fusionctl.plan.schedule import Schedule, ScheduleError, Send, Step, concatenate
 from fusionctl.plan.topology import Link, Topology
@@ -12,6 +13,7 @@ Planner = Callable[[Topology | int], Schedule]
 
 PLANNERS: dict[str, Planner] = {
     "direct": _direct,
+    "recursive": _recursive,
     "ring": _ring,
 }
 """The planners by the name that a user gives."""

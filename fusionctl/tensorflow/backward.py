@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl import runtime
+from fusionctl.process_sets import ProcessSet
 from fusionctl.request import ANY_ROWS, Collective, Group, ReduceOp, Request
 from fusionctl.tensorflow.library import collect, exchange, members, static_shape
 
@@ -63,7 +64,8 @@ def wait_gradient(op: Any, *grads: Any) -> list[Any]:
     requests = tuple(backward(member.request, grad) for member, grad in zip(forward, dense, strict=True))
     results: list[Any] = [None] * len(grads)
     if requests:
-        reduced = exchange(dense, [Group(f"{forward[0].group}.grad", requests)], backward=True)
+        group = Group(f"{forward[0].group}.grad", requests)
+        reduced = exchange(dense, [group], forward[0].process_set, backward=True)
         for index, member, grad in zip(present, forward, reduced, strict=True):
             results[index] = at_root(member.request, grad)
     return results
@@ -104,9 +106,10 @@ def collect_gradient(op: Any, *grads: Any) -> list[Any]:
         for index, member in zip(present, forward, strict=True)
     ]
     requests = tuple(send_back(member.request, grad) for member, grad in zip(forward, dense, strict=True))
-    returned, _ = collect(dense, [Group(f"{forward[0].group}.grad", requests)], splits, backward=True)
+    group = Group(f"{forward[0].group}.grad", requests)
+    returned, _ = collect(dense, [group], splits, forward[0].process_set, backward=True)
     for index, member, grad in zip(present, forward, returned, strict=True):
-        results[index] = combine(member.request, grad)
+        results[index] = combine(member.request, grad, member.process_set.size())
     return results
 
 
@@ -121,9 +124,8 @@ def send_back(request: Request, grad: tf.Tensor) -> Request:
     )
 
 
-def combine(request: Request, returned: tf.Tensor) -> tf.Tensor:
-    """The gradient of a request's tensor from what all ranks returned of its rows."""
-    n = runtime.current().size
+def combine(request: Request, returned: tf.Tensor, n: int) -> tf.Tensor:
+    """The gradient of a request's tensor from what n ranks returned of its rows."""
     if request.collective is Collective.ALLTOALL:
         return returned
     if request.collective is Collective.ALLGATHER:
@@ -144,27 +146,28 @@ def from_ranks(returned: tf.Tensor, n: int, factor: float) -> tf.Tensor:
     return tf.cast(total * tf.constant(factor, total.dtype), returned.dtype)
 
 
-def exchange_nonlinear(tensors: Sequence[tf.Tensor], group: Group) -> list[tf.Tensor]:
+def exchange_nonlinear(tensors: Sequence[tf.Tensor], group: Group, among: ProcessSet) -> list[tf.Tensor]:
     """`exchange` by Min, Max or Product, with their adjoint as the gradient."""
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def call(*xs: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
-        ys = exchange(xs, [group])
+        ys = exchange(xs, [group], among)
 
         def gradient(*grads: tf.Tensor) -> list[tf.Tensor]:
             sums = [replace(r, name=f"{r.name}.grad", op=ReduceOp.SUM) for r in group.requests]
             inputs = [
                 Request(f"{r.name}.inputs", Collective.ALLGATHER, r.dtype, (ANY_ROWS, *r.shape)) for r in group.requests
             ]
-            totals = exchange(grads, [Group(f"{group.name}.grad", tuple(sums))], backward=True)
-            stacked, _ = collect(
-                [x[tf.newaxis] for x in xs], [Group(f"{group.name}.inputs", tuple(inputs))], None, True
-            )
+            totals = exchange(grads, [Group(f"{group.name}.grad", tuple(sums))], among, backward=True)
+            rows = [x[tf.newaxis] for x in xs]
+            stacked, _ = collect(rows, [Group(f"{group.name}.inputs", tuple(inputs))], None, among, backward=True)
+            everyones = [
+                tf.unstack(tf.ensure_shape(every, [among.size(), *x.shape]))
+                for x, every in zip(xs, stacked, strict=True)
+            ]
             return [
-                of_nonlinear(
-                    request.op, x, y, total, tf.unstack(tf.ensure_shape(every, [runtime.current().size, *x.shape]))
-                )
-                for request, x, y, total, every in zip(group.requests, xs, ys, totals, stacked, strict=True)
+                of_nonlinear(request.op, x, y, total, every, among.rank())
+                for request, x, y, total, every in zip(group.requests, xs, ys, totals, everyones, strict=True)
             ]
 
         return ys, gradient
@@ -172,13 +175,14 @@ def exchange_nonlinear(tensors: Sequence[tf.Tensor], group: Group) -> list[tf.Te
     return list(call(*tensors))
 
 
-def of_nonlinear(op: ReduceOp, x: tf.Tensor, y: tf.Tensor, grad: tf.Tensor, gathered: Sequence[tf.Tensor]) -> tf.Tensor:
+def of_nonlinear(
+    op: ReduceOp, x: tf.Tensor, y: tf.Tensor, grad: tf.Tensor, gathered: Sequence[tf.Tensor], me: int
+) -> tf.Tensor:
     """The adjoint of y = the minimum, maximum or product of the ranks' x, given all ranks' x and the sum of their g.
 
     Ranks that tie share the gradient of a minimum or maximum equally, as in tf.reduce_max.
     """
     if op is ReduceOp.PRODUCT:
-        me = runtime.current().rank
         others = [other for rank, other in enumerate(gathered) if rank != me]
         return grad * (tf.reduce_prod(tf.stack(others), 0) if others else tf.ones_like(x))
     reached = tf.cast(tf.equal(x, y), grad.dtype)

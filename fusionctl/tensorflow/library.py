@@ -17,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 
 from fusionctl import runtime
 from fusionctl.errors import FusionctlError, UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set, set_id
 from fusionctl.request import Group, Request
 from fusionctl.tensorflow.names import settle_name
 
@@ -30,17 +31,23 @@ def outside_autograph(function: Function) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a slot stands for: a request and the name of its group."""
+    """What a slot stands for: a request, the name of its group, and the ranks."""
 
     group: str
     request: Request
+    process_set: ProcessSet
 
 
 members: dict[int, Member] = {}
 """By slot; the gradient rules, which see only slots, need it for as long as traced functions live."""
 
 
-def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bool = False) -> list[tf.Tensor]:
+def exchange(
+    tensors: Sequence[tf.Tensor],
+    groups: Sequence[Group],
+    process_set: ProcessSet = global_process_set,
+    backward: bool = False,
+) -> list[tf.Tensor]:
     """Submit every tensor the moment it exists, and deliver all results by one wait that blocks no thread.
 
     `tensors` and the results follow the groups' requests, one group after the other.  In a tf.function the groups are
@@ -48,7 +55,7 @@ def exchange(tensors: Sequence[tf.Tensor], groups: Sequence[Group], backward: bo
     flight, FailedPreconditionError where the ranks' metadata differ, AbortedError when a rank has left, InternalError
     when MPI fails.  Inputs live in host memory.
     """
-    slots, _ = register(groups)
+    slots, _ = register(groups, process_set)
     tick = current_tick(backward)
     pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
     results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
@@ -62,6 +69,7 @@ def collect(
     tensors: Sequence[tf.Tensor],
     groups: Sequence[Group],
     splits: Sequence[tf.Tensor | None] | None = None,
+    process_set: ProcessSet = global_process_set,
     backward: bool = False,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The same for results that the engine allocates: all-gather, all-to-all, reduce-scatter.
@@ -69,7 +77,7 @@ def collect(
     `splits` are the rows that an all-to-all sends to each rank, None for equal shares.  Also returns how many rows of
     each result came from each rank, int64 of shape (results, ranks).
     """
-    slots, requests = register(groups)
+    slots, requests = register(groups, process_set)
     tick, none = current_tick(backward), tf.zeros([0], tf.int64)
     chosen = [none if split is None else tf.cast(split, tf.int64) for split in splits or [None] * len(slots)]
     pending = [
@@ -85,11 +93,12 @@ def collect(
     return list(results), rows
 
 
-def register(groups: Sequence[Group]) -> tuple[list[int], list[Request]]:
+def register(groups: Sequence[Group], process_set: ProcessSet) -> tuple[list[int], list[Request]]:
     """Slots of the groups' members, one group after the other, and their requests."""
-    settled = [settle_name(group) for group in groups]
-    slots = [slot for group in settled for slot in runtime.current().register(group)]
-    known = [Member(group.name, request) for group in settled for request in group.requests]
+    number = set_id(process_set)
+    settled = [settle_name(group, number) for group in groups]
+    slots = [slot for group in settled for slot in runtime.current().register(group, number)]
+    known = [Member(group.name, request, process_set) for group in settled for request in group.requests]
     members.update(zip(slots, known, strict=True))
     return slots, [member.request for member in known]
 

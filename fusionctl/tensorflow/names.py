@@ -13,7 +13,7 @@ import tensorflow as tf
 from fusionctl.request import Group
 
 _unnamed = itertools.count()
-_variants: dict[str, list[tuple[object, ...]]] = {}
+_variants: dict[tuple[int, str], list[tuple[object, ...]]] = {}
 
 
 def variable_names(variables: Sequence[Any]) -> list[str]:
@@ -42,26 +42,26 @@ def default_name(collective: str) -> str:
     return f"{collective}.eager" if tf.executing_eagerly() else f"{collective}.{next(_unnamed)}"
 
 
-def settle_name(group: Group) -> Group:
+def settle_name(group: Group, process_set: int = 0) -> Group:
     """The group under a name of its own.
 
     A second use in one graph, where both may be in flight, is "name#2".  A group of the same name but another meaning
     (op, factors, root, number of members) than some graph holds is "name~2": that graph keeps the slots it was traced
     with.  Differing dtypes and shapes share a name, so that ranks which disagree are told so.
     """
-    name = group.name if tf.executing_eagerly() else _name_in_graph(group.name)
+    name = group.name if tf.executing_eagerly() else _name_in_graph(group.name, process_set)
     meaning = tuple((r.collective, r.op, r.prescale, r.postscale, r.root) for r in group.requests)
-    variants = _variants.setdefault(name, [])
+    variants = _variants.setdefault((process_set, name), [])
     if meaning not in variants and (variants or not tf.executing_eagerly()):
         variants.append(meaning)
     index = variants.index(meaning) if variants else 0
     return replace(group, name=name if index == 0 else f"{name}~{index + 1}")
 
 
-def _name_in_graph(name: str) -> str:
+def _name_in_graph(name: str, process_set: int) -> str:
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "fusionctl_names"):
         graph.fusionctl_names = Counter()
-    graph.fusionctl_names[name] += 1
-    uses = graph.fusionctl_names[name]
+    graph.fusionctl_names[process_set, name] += 1
+    uses = graph.fusionctl_names[process_set, name]
     return name if uses == 1 else f"{name}#{uses}"

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusionctl import runtime
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import (
     Collective,
     Group,
@@ -42,6 +42,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> tf.Tensor:
     """Combine the ranks' tensors element by element; the result has the tensor's shape and dtype on every rank.
@@ -62,6 +63,7 @@ def allreduce(
         prescale_factor,
         postscale_factor,
         name or default_name("allreduce"),
+        process_set,
     )[0]
 
 
@@ -76,6 +78,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
     """All-reduce several tensors as one fused group; dtypes may differ.  Arguments are those of `allreduce`."""
@@ -99,22 +102,30 @@ def grouped_allreduce(
     )
     group = Group(name, requests, fuses_whole=len(requests) > 1)
     adjoint = chosen in NONLINEAR and is_adjoint() and all(tensor.dtype.is_floating for tensor in sent)
-    received = exchange_nonlinear(sent, group) if adjoint else exchange(sent, [group])
+    received = exchange_nonlinear(sent, group, process_set) if adjoint else exchange(sent, [group], process_set)
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, dense, strict=True)]
 
 
 @outside_autograph
-def broadcast(tensor: Any, root_rank: int, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
     """The root rank's tensor on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
     tensor = tf.convert_to_tensor(tensor)
     name = checked_name(name or default_name("broadcast"))
-    request = broadcast_request(name, tensor, root_rank)
-    return exchange([tensor], [Group(name, (request,))])[0]
+    request = broadcast_request(name, tensor, root_rank, process_set)
+    return exchange([tensor], [Group(name, (request,))], process_set)[0]
 
 
-def broadcast_request(name: str, tensor: tf.Tensor, root_rank: int) -> Request:
+def broadcast_request(
+    name: str, tensor: tf.Tensor, root_rank: int, process_set: ProcessSet = global_process_set
+) -> Request:
     """The request of a broadcast, checked."""
-    root = checked_root(root_rank, runtime.current().size)
+    root = checked_root(root_rank, process_set.ranks)
     checked_dtype(name, tensor.dtype.name)
     return Request(name, Collective.BROADCAST, tensor.dtype.name, static_shape(tensor), root=root)
 

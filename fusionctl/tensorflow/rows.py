@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ANY_ROWS, Collective, Group, ReduceOp, Request, checked_dtype, checked_name, checked_op
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import collect, outside_autograph, static_shape
@@ -19,18 +20,26 @@ from fusionctl.tensorflow.names import default_name
 
 
 @outside_autograph
-def allgather(tensor: Any, name: str | None = None, ignore_name_scope: bool = False) -> tf.Tensor:
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
     """The ranks' tensors one after the other along the first dimension, on every rank.
 
     The numbers of rows may differ, and be 0; the other dimensions and the dtype, any of `request.DTYPES`, must be
     equal.  A scalar is an error.
     """
-    return grouped_allgather([tensor], name or default_name("allgather"))[0]
+    return grouped_allgather([tensor], name or default_name("allgather"), ignore_name_scope, process_set)[0]
 
 
 @outside_autograph
 def grouped_allgather(
-    tensors: Sequence[Any], name: str | None = None, ignore_name_scope: bool = False
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """All-gather several tensors that are announced and sent together; dtypes may differ."""
     if not tensors:
@@ -41,12 +50,16 @@ def grouped_allgather(
         Request(member, Collective.ALLGATHER, checked_dtype(member, tensor.dtype.name), any_rows(member, tensor))
         for member, tensor in zip(member_names(name, len(listed)), listed, strict=True)
     )
-    return collect(listed, [Group(name, requests, fuses_whole=len(requests) > 1)])[0]
+    return collect(listed, [Group(name, requests, fuses_whole=len(requests) > 1)], None, process_set)[0]
 
 
 @outside_autograph
 def alltoall(
-    tensor: Any, splits: Any = None, name: str | None = None, ignore_name_scope: bool = False
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Send to each rank its rows of the tensor, and receive this rank's rows of every rank's, in rank order.
 
@@ -60,7 +73,7 @@ def alltoall(
     counts = None if splits is None else tf.convert_to_tensor(splits)
     if counts is not None and not (counts.dtype.is_integer and counts.shape.rank in (1, None)):
         raise UsageError(f"tensor '{name}' has splits {splits!r}; give one whole number of rows for each rank")
-    results, rows = collect([tensor], [Group(name, (request,))], [counts])
+    results, rows = collect([tensor], [Group(name, (request,))], [counts], process_set)
     return results[0] if splits is None else (results[0], tf.cast(rows[0], tf.int32))
 
 
@@ -71,6 +84,7 @@ def reducescatter(
     compression: Compressor = Compression.none,
     op: ReduceOp = ReduceOp.AVERAGE,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -86,6 +100,7 @@ def reducescatter(
         compression,
         op,
         name or default_name("reducescatter"),
+        process_set,
         ignore_name_scope,
         prescale_factor,
         postscale_factor,
@@ -99,6 +114,7 @@ def grouped_reducescatter(
     compression: Compressor = Compression.none,
     op: ReduceOp = ReduceOp.AVERAGE,
     name: str | None = None,
+    process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -122,7 +138,7 @@ def grouped_reducescatter(
         )
         for member, tensor in zip(member_names(name, len(sent)), sent, strict=True)
     )
-    received, _ = collect(sent, [Group(name, requests, fuses_whole=len(requests) > 1)])
+    received, _ = collect(sent, [Group(name, requests, fuses_whole=len(requests) > 1)], None, process_set)
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, listed, strict=True)]
 
 

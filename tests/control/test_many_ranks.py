@@ -243,6 +243,12 @@ class Rank:
         self.table.unbind(bit)
         del self.bound[bit], self.slots_of[bit]
 
+    def adopt(self, group: Group) -> Sequence[int]:
+        raise AssertionError("no rank has joined")
+
+    def joined(self, ranks: Sequence[int], last: int) -> None:
+        raise AssertionError("no rank has joined")
+
     def fail(self, name: str, message: str) -> None:
         assert "submit the same shape on every rank" in message
         slots = [self.slots[request.name] for request in self.registered[name].requests]

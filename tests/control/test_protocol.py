@@ -27,6 +27,12 @@ class Alone:
         self.log.append(("unbind", bit))
         self.table.unbind(bit)
 
+    def adopt(self, group: Group) -> Sequence[int]:
+        raise AssertionError("no rank has joined")
+
+    def joined(self, ranks: Sequence[int], last: int) -> None:
+        raise AssertionError("no rank has joined")
+
     def fail(self, name: str, message: str) -> None:
         self.log.append(("fail", name))
 

@@ -19,7 +19,7 @@ def group(name: str, *members: str) -> Group:
 
 def test_a_tensor_that_one_rank_never_submits() -> None:
     states = [state(x=61.4, y=2.0), state("data.py:7 in load", y=3.0), state(x=59.0)]
-    assert stalled(states, 60.0) == {"x": [0, 2]}
+    assert stalled(dict(enumerate(states)), 60.0) == {"x": [0, 2]}
     assert report(states, 60.0) == [
         "stalled for 61 s: tensor 'x' was submitted on ranks 0, 2, but not on rank 1",
         "  rank 1 is at data.py:7 in load, waits for tensor 'y'",

@@ -93,7 +93,8 @@ def test_each_rank_sends_the_bytes_that_the_schedule_says(planner: str, size: in
             start, end = schedule.bounds(send.chunk, n)
             expected[send.src] += (end - start) * 8
     assert Lockstep(schedule, integers(size, n)).sent_bytes == expected
-    assert sum(expected) == 2 * (size - 1) * n * 8
+    if planner in ("direct", "ring"):
+        assert sum(expected) == 2 * (size - 1) * n * 8
 
 
 @pytest.mark.parametrize("size", range(1, 17))
