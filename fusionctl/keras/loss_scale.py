@@ -31,9 +31,7 @@ def install() -> None:
         # Keras 3.10 leaves the list of the LossScaleOptimizer itself empty, and unscales none if it is given none.
         variables = list(inner._trainable_variables if trainable_variables is None else trainable_variables)
         inner.check_counts(grads, variables)
-        reduced = reduction.reduce(grads, variables)
-        with reduction.reduced():
-            return plain(self, reduced, variables)
+        return reduction.apply(self, grads, variables, lambda reduced: plain(self, reduced, variables))
 
     apply.reduces_first = True  # type: ignore[attr-defined]
     keras.optimizers.LossScaleOptimizer.apply = apply

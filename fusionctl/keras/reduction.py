@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from fusionctl.errors import FusionctlError
+from fusionctl.keras.aggregation import Aggregation, build
 from fusionctl.tensorflow.gradients import reduce_gradients
 
 
 class Reduction:
     """The name and the options of a wrapped optimizer's reductions, shared by the optimizers that it delegates to.
 
-    `count` grows with each reduction that is traced, or run eagerly.
+    `aggregation` sums the gradients of several calls before each reduction; other options are `reduce_gradients`'s.
+    `count` grows with each `apply` that is traced, or run eagerly.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, aggregation: Aggregation, **options: Any) -> None:
         self.name = name
         self.count = 0
         self.applying = False
+        self._aggregation = aggregation
         self._options = options
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks combined, as one set; None stays None."""
+    def apply(
+        self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any], update: Callable[[list[Any]], Any]
+    ) -> None:
+        """Reduce the gradients of one `apply` of this optimizer, and update by them, once a window is full."""
         self.count += 1
+
+        def reduce_and_update(ready: Sequence[Any]) -> None:
+            reduced = self._reduce(ready, variables)
+            with self.reduced():
+                update(reduced)
+
+        if self._aggregation.passes == 1:
+            reduce_and_update(grads)
+        else:
+            build(optimizer, variables)
+            self._aggregation.add(grads, variables, reduce_and_update)
+
+    def _reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks combined, as one set; None stays None."""
         return reduce_gradients(grads, variables, name=self.name, **self._options)
 
     @contextmanager
