@@ -8,7 +8,7 @@ if keras.backend.backend() != "tensorflow":
     raise UsageError(f"fusionctl.keras needs Keras on TensorFlow, but its backend is {keras.backend.backend()}")
 
 from fusionctl.keras import callbacks
-from fusionctl.keras.optimizer import DistributedOptimizer
+from fusionctl.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from fusionctl.keras.values import allreduce, broadcast
 from fusionctl.tensorflow import (
     Average,
@@ -27,6 +27,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "PartialDistributedOptimizer",
     "Sum",
     "allreduce",
     "broadcast",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,7 +11,8 @@ import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import metrics
 from fusionctl.keras.agreement import check_same_length
-from fusionctl.keras.reduction import reduction_of
+from fusionctl.keras.local import without
+from fusionctl.keras.reduction import local_of, reduction_of
 from fusionctl.tensorflow.variables import broadcast_variables
 
 Logs = dict[str, Any] | None
@@ -20,14 +22,16 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     """Give every rank the root's weights, optimizer slots, iteration and loss scale before the first step of each fit.
 
     List it after a callback that restores a checkpoint, which then only the root needs.  Random seeds, as those of
-    Dropout, and metrics stay this rank's own.  A model without variables yet is built from the first batch's shapes.
+    Dropout, and metrics stay this rank's own, and so do `local_variables` and those that are local to the optimizer.
+    A model without variables yet is built from the first batch's shapes.
     Raises UsageError when the ranks are about to take different numbers of steps or epochs, as far as Keras knows them:
     they would wait for each other; and FusionctlError after a first step that has reduced nothing.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self.local_variables = list(local_variables or ())
         self._steps = 0
         self._reduced_before = 0
 
@@ -58,7 +62,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             if not optimizer.built:
                 optimizer.build(model.trainable_variables)
             slots = optimizer.variables
-        broadcast_variables([v for v in [*model.weights, *slots] if v.dtype != "string"], root_rank=self.root_rank)
+        local = [*self.local_variables, *local_of(optimizer).all()]
+        shared = without(model.weights, slots, local) if local else [*model.weights, *slots]
+        broadcast_variables([variable for variable in shared if variable.dtype != "string"], root_rank=self.root_rank)
         self._reduced_before = fusionctl.counters()["buckets"]
 
     def _broadcast_at_first_step(self) -> None:

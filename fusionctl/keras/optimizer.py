@@ -11,7 +11,8 @@ import keras
 from fusionctl.errors import UsageError
 from fusionctl.keras import loss_scale, training
 from fusionctl.keras.aggregation import Aggregation
-from fusionctl.keras.reduction import Reduction, reduction_of
+from fusionctl.keras.local import LocalVariables, checked_layers
+from fusionctl.keras.reduction import Reduction, local_of, reduction_of
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
@@ -48,14 +49,18 @@ def DistributedOptimizer(
     Horovod's counts calls.  A window that an epoch, or a fit, leaves open goes on in the next one; it is neither saved
     nor broadcast.  Keras's own `gradient_accumulation_steps` works too, and then accumulates reduced gradients.
 
-    `gradient_predivide_factor` f divides by f before the sum and by size / f after it.  `device_dense`,
-    `device_sparse` and `scale_local_gradients` are accepted for code written for Horovod and change nothing.  Raises
-    UsageError for what cannot be done: wrapping twice, other ops than Average and Sum, fewer passes than one.
+    `register_local_var(variable)` of the result, before the first step, makes a variable this rank's own, as those of
+    `PartialDistributedOptimizer` are.
+
+    `gradient_predivide_factor` f divides by f before the sum and by size / f after it.  `device_dense` and
+    `device_sparse` are accepted for code written for Horovod and change nothing.  Raises UsageError for what cannot be
+    done: wrapping twice, other ops than Average and Sum, fewer passes than one.
     """
     _check(optimizer, op, backward_passes_per_step)
     reduction = Reduction(
         name or f"optimizer.{next(_numbers)}",
         Aggregation(backward_passes_per_step, average_aggregated_gradients),
+        LocalVariables(scale_local_gradients),
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -66,6 +71,28 @@ def DistributedOptimizer(
     training.install()
     _adopt(optimizer, reduction)
     return optimizer
+
+
+def PartialDistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    *,
+    local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """A DistributedOptimizer that reduces no gradient of these layers: their trainable variables are each rank's own.
+
+    `scale_local_gradients` divides their gradients by the number of ranks, for under the average of all ranks' losses a
+    variable that one rank has contributes so much; with op Sum give False.  Layers, and models, need not be built yet.
+    BroadcastGlobalVariablesCallback leaves local variables and their slots alone.  Where a LossScaleOptimizer skips
+    overflows, one in a local gradient makes all ranks skip.  `options` are those of DistributedOptimizer.  Raises
+    UsageError also for `global_clipnorm`, which would tear the ranks' shared variables apart.
+    """
+    layers = checked_layers(local_layers)
+    wrapped = DistributedOptimizer(optimizer, name, scale_local_gradients=scale_local_gradients, **options)
+    local_of(wrapped).add_layers(layers)
+    return wrapped
 
 
 class _Distributed:
@@ -95,6 +122,10 @@ class _Distributed:
         plain: Any = super()
         plain.build(variables)
         _adopt_delegates(self, self._reduction)
+
+    def register_local_var(self, variable: Any) -> None:
+        """Reduce no gradient of this variable; UsageError after the first step."""
+        self._reduction.register_local_var(self.name, variable)
 
     def check_counts(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         """UsageError unless there are as many gradients as variables."""
