@@ -1,4 +1,4 @@
-"""Callbacks for `model.fit` on several ranks: equal initial state, averaged metrics."""
+"""Callbacks for `model.fit` on several ranks: equal initial state, averaged metrics, learning rates, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import metrics
 from fusionctl.keras.agreement import check_same_length
+from fusionctl.keras.checkpoints import BestModelCheckpoint
 from fusionctl.keras.local import without
 from fusionctl.keras.reduction import local_of, reduction_of
+from fusionctl.keras.schedules import LearningRateScheduleCallback, LearningRateWarmupCallback
 from fusionctl.tensorflow.variables import broadcast_variables
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 Logs = dict[str, Any] | None
 
