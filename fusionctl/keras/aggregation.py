@@ -42,7 +42,10 @@ class Aggregation:
 
 
 class _Window:
-    """The buffers of one set of variables, None before the first gradient, and the number of calls so far."""
+    """The buffers of one set of variables, None before the first gradient, and the number of calls so far.
+
+    A buffer is a sum, or the maximum for state that Keras passes as a gradient and overwrites, as it accumulates it.
+    """
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self._variables = list(variables)  # held, so that their identities stay theirs
@@ -56,7 +59,9 @@ class _Window:
             if grad is None:
                 continue
             buffer = self._buffer(index, grad)
-            if isinstance(grad, tf.IndexedSlices):
+            if _is_state(self._variables[index]):
+                buffer.assign(tf.maximum(buffer, tf.cast(grad, buffer.dtype)))
+            elif isinstance(grad, tf.IndexedSlices):
                 buffer.scatter_add(tf.cast(grad, buffer.dtype))
             else:
                 buffer.assign_add(tf.cast(grad, buffer.dtype))
@@ -64,7 +69,10 @@ class _Window:
 
     def take(self, divisor: int) -> list[Any]:
         """The sums divided by `divisor`; the buffers are zero again."""
-        sums = [None if buffer is None else buffer.read_value() / divisor for buffer in self._buffers]
+        sums = [
+            None if buffer is None else buffer.read_value() / (1 if _is_state(variable) else divisor)
+            for buffer, variable in zip(self._buffers, self._variables, strict=True)
+        ]
         for buffer in self._buffers:
             if buffer is not None:
                 buffer.assign(tf.zeros_like(buffer))
@@ -77,6 +85,10 @@ class _Window:
                 zeros = tf.zeros(self._variables[index].shape, grad.dtype)
                 buffer = self._buffers[index] = tf.Variable(zeros, trainable=False, name="aggregation")
         return buffer
+
+
+def _is_state(variable: Any) -> bool:
+    return getattr(variable, "overwrite_with_gradient", False)
 
 
 def identity(variable: Any) -> int:

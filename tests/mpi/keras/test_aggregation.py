@@ -178,6 +178,15 @@ def test_a_gradient_that_is_missing_in_one_call_counts_as_zero() -> None:
     assert [float(variable) for variable in variables] == [-2.0, -1.0]
 
 
+def test_state_that_is_overwritten_is_the_largest_of_the_window() -> None:
+    optimizer = aggregating(keras.optimizers.SGD(1.0), 2)
+    weight, state = keras.Variable(0.0), keras.Variable(0.0)
+    state.overwrite_with_gradient = True
+    for value in (5.0, 3.0):
+        optimizer.apply([tf.constant(value), tf.constant(value)], [weight, state])
+    assert (float(weight), float(state)) == (-4.0, 5.0)
+
+
 def test_config_and_variables_are_those_of_the_plain_optimizer() -> None:
     variable = keras.Variable(0.0, name="w")
     plain, wrapped = keras.optimizers.Adam(name="adam"), aggregating(keras.optimizers.Adam(name="adam"))
