@@ -8,10 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import fusionctl
-from fusionctl.errors import MismatchError, UsageError
-
-TEXT = 2000
-"""Bytes of each rank's names that an error can quote."""
+from fusionctl.errors import UsageError
 
 
 def check_same_length(steps: int | None, epochs: int) -> None:
@@ -27,18 +24,15 @@ def check_same_length(steps: int | None, epochs: int) -> None:
         )
 
 
-def check_same_names(names: Sequence[str], what: str) -> None:
-    """MismatchError, with the names on each rank that differs from the first, unless all ranks have the same names."""
-    text = ", ".join(names)
-    checksums = [row[0] for row in of_all([zlib.crc32(text.encode())], f"{what}: checksum of names")]
-    if len(set(checksums)) == 1:
-        return
-    texts = [_decoded(row) for row in of_all(_encoded(text), f"{what}: names")]
-    other = next(rank for rank, checksum in enumerate(checksums) if checksum != checksums[0])
-    raise MismatchError(
-        f"the ranks have different {what}: rank 0 has {texts[0]}; rank {other} has {texts[other]}: compile the model, "
-        "and give it validation data, alike on all ranks"
-    )
+def all_names(names: Sequence[str], what: str) -> list[str]:
+    """The names that any rank has, sorted; one exchange where all have the same."""
+    text = "\n".join(names).encode()
+    rows = of_all([zlib.crc32(text), len(text)], f"{what}: checksum of names")
+    if all(row == rows[0] for row in rows):
+        return sorted(names)
+    length = max(row[1] for row in rows)
+    texts = of_all(list(text.ljust(length, b"\0")), f"{what}: names")
+    return sorted({name for row in texts for name in bytes(row).rstrip(b"\0").decode().split("\n") if name})
 
 
 def of_all(row: Sequence[int], name: str) -> list[list[int]]:
@@ -51,11 +45,3 @@ def of_all(row: Sequence[int], name: str) -> list[list[int]]:
 
 def _listed(counts: Sequence[int]) -> str:
     return ", ".join(f"{'unknown' if count < 0 else count} (rank {rank})" for rank, count in enumerate(counts))
-
-
-def _encoded(text: str) -> list[int]:
-    return list(text.encode()[:TEXT].ljust(TEXT, b"\0"))
-
-
-def _decoded(row: list[int]) -> str:
-    return bytes(row).rstrip(b"\0").decode(errors="replace")

@@ -1,7 +1,8 @@
-"""Callbacks for `model.fit` on several ranks: equal initial state, averaged metrics."""
+"""Callbacks for `model.fit` on several ranks: equal initial state, averaged metrics, learning rates, checkpoints."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,8 +11,19 @@ import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import metrics
 from fusionctl.keras.agreement import check_same_length
-from fusionctl.keras.reduction import reduction_of
+from fusionctl.keras.checkpoints import BestModelCheckpoint
+from fusionctl.keras.local import without
+from fusionctl.keras.reduction import local_of, reduction_of
+from fusionctl.keras.schedules import LearningRateScheduleCallback, LearningRateWarmupCallback
 from fusionctl.tensorflow.variables import broadcast_variables
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 Logs = dict[str, Any] | None
 
@@ -20,14 +32,16 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     """Give every rank the root's weights, optimizer slots, iteration and loss scale before the first step of each fit.
 
     List it after a callback that restores a checkpoint, which then only the root needs.  Random seeds, as those of
-    Dropout, and metrics stay this rank's own.  A model without variables yet is built from the first batch's shapes.
+    Dropout, and metrics stay this rank's own, and so do `local_variables` and those that are local to the optimizer.
+    A model without variables yet is built from the first batch's shapes.
     Raises UsageError when the ranks are about to take different numbers of steps or epochs, as far as Keras knows them:
     they would wait for each other; and FusionctlError after a first step that has reduced nothing.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self.local_variables = list(local_variables or ())
         self._steps = 0
         self._reduced_before = 0
 
@@ -58,7 +72,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             if not optimizer.built:
                 optimizer.build(model.trainable_variables)
             slots = optimizer.variables
-        broadcast_variables([v for v in [*model.weights, *slots] if v.dtype != "string"], root_rank=self.root_rank)
+        local = [*self.local_variables, *local_of(optimizer).all()]
+        shared = without(model.weights, slots, local) if local else [*model.weights, *slots]
+        broadcast_variables([variable for variable in shared if variable.dtype != "string"], root_rank=self.root_rank)
         self._reduced_before = fusionctl.counters()["buckets"]
 
     def _broadcast_at_first_step(self) -> None:
@@ -87,16 +103,61 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Average each epoch's metrics, the validation's among them, over the ranks.
 
     All callbacks see the averages, wherever this one is listed, and so does the History that `fit` returns; so
-    EarlyStopping and ReduceLROnPlateau decide alike on all ranks.  Each rank counts the same, whatever its number of
-    samples.  Only numbers are averaged, no arrays, and neither the logs of single batches nor what `evaluate` returns.
-    Raises MismatchError on all ranks when their metrics have different names.
+    EarlyStopping and ReduceLROnPlateau decide alike on all ranks.  A metric that only some ranks have, as those of a
+    validation on rank 0, is averaged over these, and all ranks get it.  Only numbers are averaged, no arrays, and
+    neither the logs of single batches nor what `evaluate` returns or shows at its end.  Two all-reduces an epoch.
+
+    Each rank counts the same; with `weighted` it counts by the number of samples that its metrics are of, so that they
+    are those of one process, as far as a metric is a mean over samples.  These are the samples that the model's "loss"
+    metric has counted, to which Keras's own `train_step` adds every batch's, exactly up to 2**24 an epoch and rank.
+    Raises UsageError for a model without one, and on all ranks where it has counted nothing.
     """
 
-    averages_metrics = True
-
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", weighted: bool = False) -> None:
         super().__init__()
+        self.weighted = weighted
+        self.averages: dict[str, Any] | None = None
+        self._trained: float | None = None
+        self._tested = 0.0
         metrics.install()
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Forget an earlier fit."""
+        self.averages = None
+        if self.weighted:
+            self._samples()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Forget the epoch before."""
+        self._trained, self._tested = None, 0.0
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Note the samples of the training, before the validation resets their number."""
+        if self.weighted and self._trained is None:
+            self._trained = self._samples()
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Note the samples of the validation."""
+        if self.weighted:
+            self._tested = self._samples()
+
+    def average_epoch(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The logs that all callbacks get at the end of an epoch."""
+        if not self.weighted:
+            self.averages = metrics.average(logs, lambda name: 1.0)
+        else:
+            trained = self._samples() if self._trained is None else self._trained
+            self.averages = metrics.average(logs, lambda name: self._tested if name.startswith("val_") else trained)
+        return dict(self.averages)
+
+    def _samples(self) -> float:
+        count = metrics.samples_seen(self.model)
+        if count is None:
+            raise UsageError(
+                f"MetricAverageCallback(weighted=True): model '{self.model.name}' has no metric 'loss' that counts "
+                "samples; compile it with a loss, or leave weighted at False"
+            )
+        return count
 
 
 def _is_built(model: Any) -> bool:

@@ -31,9 +31,15 @@ def install() -> None:
         # Keras 3.10 leaves the list of the LossScaleOptimizer itself empty, and unscales none if it is given none.
         variables = list(inner._trainable_variables if trainable_variables is None else trainable_variables)
         inner.check_counts(grads, variables)
-        reduced = reduction.reduce(grads, variables)
-        with reduction.reduced():
-            return plain(self, reduced, variables)
+        return reduction.apply(
+            self, grads, variables, lambda reduced: plain(self, reduced, variables), skips_overflows=True
+        )
 
     apply.reduces_first = True  # type: ignore[attr-defined]
     keras.optimizers.LossScaleOptimizer.apply = apply
+    keras.optimizers.LossScaleOptimizer.register_local_var = _register_local_var
+
+
+def _register_local_var(self: Any, variable: Any) -> None:
+    """The same as that of the wrapped optimizer inside."""
+    self.inner_optimizer.register_local_var(variable)

@@ -1,23 +1,25 @@
 """Averages of an epoch's metrics, for all callbacks at once.
 
 Keras hands one dictionary to the callbacks of a fit, one after the other.  For those that are listed before
-MetricAverageCallback to see averages, they must be in it before the first is called: hence three methods of
-`keras.callbacks.CallbackList` are replaced, once, for lists in which some callback `averages_metrics`.
+MetricAverageCallback to see averages, they must be in it before the first is called: hence two methods of
+`keras.callbacks.CallbackList` are replaced, once, for lists in which some callback has an `average_epoch`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 import fusionctl
-from fusionctl.keras.agreement import check_same_names
+from fusionctl.errors import UsageError
+from fusionctl.keras.agreement import all_names
 
-HOOKS = ("on_epoch_end", "on_test_end", "on_train_end")
+HOOKS = ("on_epoch_end", "on_train_end")
 
 
 def install() -> None:
@@ -28,13 +30,34 @@ def install() -> None:
             setattr(keras.callbacks.CallbackList, hook, _averaging(plain))
 
 
-def average(logs: dict[str, Any], where: str) -> dict[str, Any]:
-    """Flat logs with the mean over the ranks in place of each number; MismatchError unless all have the same names."""
+def average(logs: dict[str, Any], weight_of: Callable[[str], float]) -> dict[str, Any]:
+    """Flat logs with, in place of each number and for each that other ranks have, the mean over the ranks that have it.
+
+    A rank counts by the weight it gives to the metric of this name.  What is NaN on one of them is NaN on all.  Raises
+    UsageError on all ranks for a metric whose weights are 0 everywhere.
+    """
     flat = _flat(logs)
-    numbers = {name: flat[name] for name in sorted(flat) if isinstance(flat[name], float)}
-    check_same_names(list(numbers), f"metrics {where}")
-    means = fusionctl.allreduce(np.array([*numbers.values()], np.float64), name=f"metrics {where}")
-    return flat | dict(zip(numbers, means.tolist(), strict=True))
+    numbers = {name: value for name, value in flat.items() if isinstance(value, float)}
+    names = all_names(sorted(numbers), "metrics")
+    weights = np.array([weight_of(name) if name in numbers else 0.0 for name in names], np.float64)
+    values = np.array([numbers.get(name, 0.0) for name in names], np.float64)
+    parts = np.array([np.multiply(weights, values, where=weights > 0, out=np.zeros_like(values)), weights])
+    sums, totals = fusionctl.allreduce(parts, name="metrics", op=fusionctl.Sum)
+    if not totals.all():
+        raise UsageError(
+            f"no rank has counted a sample for metric '{names[int(np.argmin(totals))]}': MetricAverageCallback("
+            "weighted=True) counts those of the model's 'loss' metric, which a train_step of your own must update with "
+            "sample_weight=<batch size>; or leave weighted at False"
+        )
+    return flat | dict(zip(names, (sums / totals).tolist(), strict=True))
+
+
+def samples_seen(model: Any) -> float | None:
+    """How many samples the model's loss metric has counted since its last reset; None if there is none that counts."""
+    for metric in model.metrics:
+        if metric.name == "loss" and hasattr(metric, "count"):
+            return float(metric.count)
+    return None
 
 
 def _averaging(plain: Any) -> Any:
@@ -43,9 +66,12 @@ def _averaging(plain: Any) -> Any:
     @functools.wraps(plain)
     def averaging(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
-        callbacks, logs = call.arguments["self"].callbacks, call.arguments.get("logs")
-        if logs and any(getattr(callback, "averages_metrics", False) for callback in callbacks):
-            call.arguments["logs"] = average(logs, plain.__name__)
+        for callback in call.arguments["self"].callbacks:
+            if hasattr(callback, "average_epoch"):
+                logs = call.arguments.get("logs") or {}
+                of_epoch = plain.__name__ == "on_epoch_end"
+                call.arguments["logs"] = callback.average_epoch(logs) if of_epoch else callback.averages or logs
+                break
         return plain(*call.args, **call.kwargs)
 
     return averaging

@@ -10,7 +10,9 @@ import keras
 
 from fusionctl.errors import UsageError
 from fusionctl.keras import loss_scale, training
-from fusionctl.keras.reduction import Reduction, reduction_of
+from fusionctl.keras.aggregation import Aggregation
+from fusionctl.keras.local import LocalVariables, checked_layers
+from fusionctl.keras.reduction import Reduction, local_of, reduction_of
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
@@ -38,17 +40,27 @@ def DistributedOptimizer(
 
     The gradients of one `apply` are reduced as one set before they are clipped and applied, so that N ranks train as
     one process does with N times the batch.  Saving writes the plain optimizer's class.  Wrap on every rank in the same
-    order, or give a `name`.  With `gradient_accumulation_steps` each micro-batch is reduced.  A LossScaleOptimizer may
-    be given, or put around the result: the gradients are reduced before it looks for overflows.
+    order, or give a `name`.  A LossScaleOptimizer may be given, or put around the result: the gradients are reduced
+    before it looks for overflows.
 
-    `gradient_predivide_factor` f divides by f before the sum and by size / f after it.  `device_dense`,
-    `device_sparse`, `average_aggregated_gradients` and `scale_local_gradients` are accepted for code written for
-    Horovod and change nothing.  Raises UsageError for what cannot be done: wrapping twice, other ops than Average and
-    Sum, `backward_passes_per_step` above 1.
+    With `backward_passes_per_step` k each rank sums its gradients, sparse ones as dense, over k calls of `apply`; the
+    k-th call reduces the sums, divided by k if `average_aggregated_gradients`, and updates.  The other calls change
+    nothing of the model and the optimizer: `iterations`, and so a learning rate schedule, counts updates, where
+    Horovod's counts calls.  A window that an epoch, or a fit, leaves open goes on in the next one; it is neither saved
+    nor broadcast.  Keras's own `gradient_accumulation_steps` works too, and then accumulates reduced gradients.
+
+    `register_local_var(variable)` of the result, before the first step, makes a variable this rank's own, as those of
+    `PartialDistributedOptimizer` are.
+
+    `gradient_predivide_factor` f divides by f before the sum and by size / f after it.  `device_dense` and
+    `device_sparse` are accepted for code written for Horovod and change nothing.  Raises UsageError for what cannot be
+    done: wrapping twice, other ops than Average and Sum, fewer passes than one.
     """
     _check(optimizer, op, backward_passes_per_step)
     reduction = Reduction(
         name or f"optimizer.{next(_numbers)}",
+        Aggregation(backward_passes_per_step, average_aggregated_gradients),
+        LocalVariables(scale_local_gradients),
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -61,6 +73,28 @@ def DistributedOptimizer(
     return optimizer
 
 
+def PartialDistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    *,
+    local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """A DistributedOptimizer that reduces no gradient of these layers: their trainable variables are each rank's own.
+
+    `scale_local_gradients` divides their gradients by the number of ranks, for under the average of all ranks' losses a
+    variable that one rank has contributes so much; with op Sum give False.  Layers, and models, need not be built yet.
+    BroadcastGlobalVariablesCallback leaves local variables and their slots alone.  Where a LossScaleOptimizer skips
+    overflows, one in a local gradient makes all ranks skip.  `options` are those of DistributedOptimizer.  Raises
+    UsageError also for `global_clipnorm`, which would tear the ranks' shared variables apart.
+    """
+    layers = checked_layers(local_layers)
+    wrapped = DistributedOptimizer(optimizer, name, scale_local_gradients=scale_local_gradients, **options)
+    local_of(wrapped).add_layers(layers)
+    return wrapped
+
+
 class _Distributed:
     """The methods that wrapping puts in front of an optimizer's own; the class is made per instance."""
 
@@ -70,7 +104,10 @@ class _Distributed:
     name: str
 
     def apply(self, grads: Sequence[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
-        """Reduce the gradients over the ranks, then update the variables as the plain optimizer does."""
+        """Reduce the gradients over the ranks, then update the variables as the plain optimizer does.
+
+        With `backward_passes_per_step` that is what the last call of a window does, by the sums of all its calls.
+        """
         plain: Any = super()
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if self._reduction.applying:
@@ -78,15 +115,17 @@ class _Distributed:
         self.check_counts(grads, variables)
         if not grads:
             return None
-        reduced = self._reduction.reduce(grads, variables)
-        with self._reduction.reduced():
-            return plain.apply(reduced, variables)
+        return self._reduction.apply(self, grads, variables, lambda reduced: plain.apply(reduced, variables))
 
     def build(self, variables: Sequence[Any]) -> None:
         """Create the slots; what a MultiOptimizer delegates to is known only now."""
         plain: Any = super()
         plain.build(variables)
         _adopt_delegates(self, self._reduction)
+
+    def register_local_var(self, variable: Any) -> None:
+        """Reduce no gradient of this variable; UsageError after the first step."""
+        self._reduction.register_local_var(self.name, variable)
 
     def check_counts(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         """UsageError unless there are as many gradients as variables."""
@@ -143,8 +182,8 @@ def _check(optimizer: object, op: ReduceOp, backward_passes: int) -> None:
     if reduction_of(optimizer) is not None:
         raise UsageError(f"optimizer '{optimizer.name}' is wrapped already; call DistributedOptimizer once")
     gradient_op(op)
-    if backward_passes != 1:
+    if not isinstance(backward_passes, int) or backward_passes < 1:
         raise UsageError(
-            f"backward_passes_per_step is {backward_passes}; give the Keras optimizer gradient_accumulation_steps="
-            f"{backward_passes} instead"
+            f"backward_passes_per_step is {backward_passes!r}; give the number of calls of apply() that make one "
+            "update, 1 or more"
         )

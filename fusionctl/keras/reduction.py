@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fusionctl.errors import FusionctlError
+from fusionctl.errors import FusionctlError, UsageError
+from fusionctl.keras.aggregation import Aggregation, build
+from fusionctl.keras.local import LocalVariables, overflow, plus
 from fusionctl.tensorflow.gradients import reduce_gradients
 
 
 class Reduction:
     """The name and the options of a wrapped optimizer's reductions, shared by the optimizers that it delegates to.
 
-    `count` grows with each reduction that is traced, or run eagerly.
+    `aggregation` sums the gradients of several calls before each reduction, `local` says which variables' are not
+    reduced at all; other options are `reduce_gradients`'s.  `count` grows with each `apply` that is traced, or run
+    eagerly.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, aggregation: Aggregation, local: LocalVariables, **options: Any) -> None:
         self.name = name
+        self.local = local
         self.count = 0
         self.applying = False
+        self._aggregation = aggregation
         self._options = options
 
-    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks combined, as one set; None stays None."""
+    def apply(
+        self,
+        optimizer: Any,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        update: Callable[[list[Any]], Any],
+        skips_overflows: bool = False,
+    ) -> None:
+        """Reduce the gradients of one `apply` of this optimizer, and update by them, once a window is full.
+
+        `skips_overflows` says that `update` does something else where values are not finite.
+        """
         self.count += 1
-        return reduce_gradients(grads, variables, name=self.name, **self._options)
+        self.local.check(optimizer)
+
+        def reduce_and_update(ready: Sequence[Any]) -> None:
+            reduced = self._reduce(ready, variables, skips_overflows)
+            with self.reduced():
+                update(reduced)
+
+        if self._aggregation.passes == 1:
+            reduce_and_update(grads)
+        else:
+            build(optimizer, variables)
+            self._aggregation.add(grads, variables, reduce_and_update)
+
+    def _reduce(self, grads: Sequence[Any], variables: Sequence[Any], skips_overflows: bool) -> list[Any]:
+        """The gradients of all ranks combined, as one set; None stays None, and local variables' stay this rank's."""
+        local = self.local.among(variables)
+        own = {index: self.local.scaled(grads[index]) for index in local if grads[index] is not None}
+        shared = [None if index in own else grad for index, grad in enumerate(grads)]
+        if local and skips_overflows:  # an overflow here must be one on all ranks, or only some would skip the step
+            flag = overflow(own.values())
+            *reduced, flag = reduce_gradients([*shared, flag], [*variables, flag], name=self.name, **self._options)
+            own = {index: plus(grad, flag) for index, grad in own.items()}
+        else:
+            reduced = reduce_gradients(shared, variables, name=self.name, **self._options)
+        return [own.get(index, grad) for index, grad in enumerate(reduced)]
 
     @contextmanager
     def reduced(self) -> Iterator[None]:
@@ -35,6 +75,15 @@ class Reduction:
             yield
         finally:
             self.applying = False
+
+    def register_local_var(self, optimizer: str, variable: Any) -> None:
+        """Reduce no gradient of this variable; UsageError once a step was traced."""
+        if self.count:
+            raise UsageError(
+                f"register_local_var() of optimizer '{optimizer}' ({self.name}) after its first step, which is "
+                "traced already; register local variables before"
+            )
+        self.local.add(variable)
 
     def guard(self, optimizer: str, method: str) -> None:
         """FusionctlError unless called for reduced gradients."""
@@ -53,3 +102,9 @@ def reduction_of(optimizer: object) -> Reduction | None:
         return reduction
     inner = getattr(optimizer, "inner_optimizer", None)
     return None if inner is None else reduction_of(inner)
+
+
+def local_of(optimizer: object) -> LocalVariables:
+    """The local variables of a wrapped optimizer; none for a plain one."""
+    reduction = reduction_of(optimizer)
+    return LocalVariables() if reduction is None else reduction.local

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusionctl.errors import UsageError
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow import ops
 from fusionctl.tensorflow.compression import Compression, Compressor
@@ -35,3 +36,12 @@ def allreduce(
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
     """The root rank's value on every rank; dtype and shape must be equal everywhere."""
     return ops.broadcast(value, root_rank, name=name)
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Raise UsageError: TensorFlow 2 has no collection of global variables; pass them to `broadcast_variables`."""
+    raise UsageError(
+        f"broadcast_global_variables({root_rank}): TensorFlow 2 knows no global variables; call broadcast_variables("
+        f"[*model.weights, *model.optimizer.variables], root_rank={root_rank}), or give fit the callback "
+        f"BroadcastGlobalVariablesCallback({root_rank})"
+    )

@@ -1,4 +1,4 @@
-"""The callbacks of model.fit: all ranks start from the root's state, and all see the averages of the metrics."""
+"""The broadcast of model.fit: all ranks start from the root's state, and are about to do the same."""
 
 from __future__ import annotations
 
@@ -12,32 +12,23 @@ import tensorflow as tf
 
 import fusionctl
 import fusionctl.keras as fusion
-from fusionctl import FusionctlError, MismatchError, UsageError
+from fusionctl import FusionctlError, UsageError
 from fusionctl.keras.agreement import check_same_length
-from fusionctl.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
-from fusionctl.keras.metrics import average
+from fusionctl.keras.callbacks import BroadcastGlobalVariablesCallback
 
 SIZES = (1, 2, 3)
 
 
 class Watch(keras.callbacks.Callback):  # type: ignore[misc]
-    """Notes the state before the first step, and the logs."""
+    """Notes the state before the first step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first: list[Any] | None = None
-        self.epochs: list[dict[str, float]] = []
-        self.end: dict[str, float] = {}
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self.first is None:
             self.first = state(self.model)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.epochs.append(dict(logs))
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.end = dict(logs)
 
 
 def state(model: keras.Model) -> list[Any]:
@@ -111,63 +102,6 @@ def test_the_loss_scale_is_broadcast() -> None:
     model = model_of(fusion.DistributedOptimizer(optimizer))
     model.fit(*data(), verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
     assert float(optimizer.dynamic_scale) == 16.0
-
-
-def test_metrics_are_averaged_for_all_callbacks_and_the_history() -> None:
-    early, late = Watch(), Watch()
-    model = model_of(fusion.DistributedOptimizer(keras.optimizers.SGD(0.01)))
-    own = []
-    model.evaluate_own = model.evaluate
-
-    def evaluate(*args: Any, **kwargs: Any) -> Any:
-        result = model.evaluate_own(*args, **kwargs)
-        own.append([result["loss"], result["mae"]])
-        return result
-
-    model.evaluate = evaluate  # what fit calls: its result is this rank's own
-    callbacks = [early, BroadcastGlobalVariablesCallback(0), MetricAverageCallback(), late]
-    history = model.fit(*data(), validation_data=data(), epochs=2, batch_size=4, verbose=0, callbacks=callbacks).history
-    averages = fusionctl.allreduce(np.array(own), name="the validation here").tolist()
-    got = [[logs["val_loss"], logs["val_mae"]] for logs in early.epochs]
-    np.testing.assert_allclose(got, averages, rtol=1e-12)
-    assert [sorted(logs) for logs in early.epochs] == [["loss", "mae", "val_loss", "val_mae"]] * 2
-    mine = np.array([[logs["loss"], logs["mae"]] for logs in early.epochs])
-    np.testing.assert_array_equal(mine, fusionctl.broadcast(mine, root_rank=0, name="averages of the root"))
-    assert late.epochs == early.epochs
-    assert [{name: values[epoch] for name, values in history.items()} for epoch in range(2)] == early.epochs
-    assert early.end == late.end == early.epochs[-1]
-
-
-def test_a_list_without_the_callback_keeps_its_own_metrics() -> None:
-    MetricAverageCallback()  # CallbackList is patched
-    watch = Watch()
-    keras.callbacks.CallbackList([watch]).on_epoch_end(0, {"loss": float(fusion.rank())})
-    assert watch.epochs == [{"loss": float(fusion.rank())}]
-
-
-def test_only_numbers_are_averaged() -> None:
-    rank, size = fusion.rank(), fusion.size()
-    logs = {
-        "loss": tf.constant(rank, "float32"),
-        "f1": {"macro": np.float64(3 * rank), "each": np.array([rank])},
-        "n": "x",
-    }
-    got = average(logs, "on_epoch_end")
-    mean = (size - 1) / 2
-    assert got == {"loss": mean, "macro": 3 * mean, "each": np.array([rank]), "n": "x"}
-
-
-def test_different_metrics_are_a_mismatch_on_all_ranks() -> None:
-    if fusion.size() == 1:
-        assert average({"mae": 2.0}, "here") == {"mae": 2.0}
-        return
-    mine = {0: {"loss": 1.0, "mae": 2.0}}.get(fusion.rank(), {"loss": 1.0})
-    with pytest.raises(MismatchError) as caught:
-        average(mine, "here")
-    assert str(caught.value) == (
-        "the ranks have different metrics here: rank 0 has loss, mae; rank 1 has loss: compile the model, and give it "
-        "validation data, alike on all ranks"
-    )
 
 
 LENGTHS: dict[str, tuple[Callable[[int], tuple[int | None, int]], str]] = {

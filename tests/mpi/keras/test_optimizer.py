@@ -16,15 +16,20 @@ import pytest
 import tensorflow as tf
 
 import fusionctl.keras as fusion
+from alike import (
+    FLOAT32_TOLERANCE,
+    FLOAT64_TOLERANCE,
+    LOSS,
+    STEPS,
+    check_trains_alike,
+    data_here,
+    data_of_all,
+    model_of,
+    weights,
+)
 from fusionctl import FusionctlError, UsageError
 
 SIZES = (1, 2, 3)
-STEPS = 4
-BATCH = 5
-LOSS = keras.losses.MeanSquaredError(dtype="float64")
-FLOAT64_TOLERANCE = (1e-10, 1e-12)
-FLOAT32_TOLERANCE = (1e-5, 1e-6)
-"""Relative and absolute: what the order of the sums may change in a few steps.  The README promises float32's."""
 
 Make = Callable[[], Any]
 
@@ -51,47 +56,6 @@ class Halving(keras.optimizers.SGD):  # type: ignore[misc]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         super().update_step(gradient, variable, learning_rate / 2)
-
-
-def model_of(optimizer: keras.optimizers.Optimizer, dtype: str = "float64", **options: Any) -> keras.Model:
-    """The same weights on every rank; in float64 only the order of a sum tells models apart."""
-    keras.utils.set_random_seed(7)
-    layers = [keras.layers.Dense(4, activation="tanh", dtype=dtype), keras.layers.Dense(2, dtype=dtype)]
-    model = keras.Sequential([keras.Input((3,), dtype=dtype), *layers])
-    model.compile(optimizer, loss=LOSS, **{"jit_compile": False, **options})
-    return model
-
-
-def data_of_all(step: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(step)
-    count = BATCH * fusion.size()
-    x, y = random.normal(size=(count, 3)), random.normal(size=(count, 2))
-    return x.astype("float32"), y.astype("float32")  # as Keras would cast them
-
-
-def data_here(step: int) -> tuple[np.ndarray, np.ndarray]:
-    x, y = data_of_all(step)
-    return x[fusion.rank() :: fusion.size()], y[fusion.rank() :: fusion.size()]
-
-
-def weights(model: keras.Model) -> np.ndarray:
-    return np.concatenate([np.ravel(variable.numpy()) for variable in model.variables + model.optimizer.variables])
-
-
-def of_root(values: np.ndarray) -> np.ndarray:
-    return fusion.broadcast(tf.constant(values), root_rank=0, name="weights of rank 0").numpy()  # type: ignore[no-any-return]
-
-
-def check_trains_alike(
-    model: keras.Model, reference: keras.Model, tolerance: tuple[float, float] = FLOAT64_TOLERANCE
-) -> None:
-    """Both take the same steps, the reference with the data of all ranks."""
-    for step in range(STEPS):
-        model.train_on_batch(*data_here(step))
-        reference.train_on_batch(*data_of_all(step))
-        mine = weights(model)
-        np.testing.assert_allclose(mine, weights(reference), *tolerance)
-        np.testing.assert_array_equal(mine, of_root(mine))
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -263,7 +227,7 @@ def test_updates_around_apply_raise() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backward_passes_per_step": 2}, "gradient_accumulation_steps=2 instead"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0; give the number of calls"),
         ({"op": fusion.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor is 2.0 with op SUM"),
         ({"op": 3}, "op is 3; gradients can be combined by Average or Sum"),
         ({"num_groups": 2, "groups": 3}, "both num_groups and groups are given"),
