@@ -10,7 +10,7 @@ from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
-from fusionctl.tensorflow.tape import DistributedGradientTape
+from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from fusionctl.tensorflow.variables import broadcast_variables
 
 register_gradients()
@@ -27,6 +27,7 @@ __all__ = [
     "DistributedGradientTape",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "Product",
     "Sum",
     "allreduce",
