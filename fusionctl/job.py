@@ -1,4 +1,4 @@
-"""The job as a whole: whether its MPI can carry the engine, what a rank does now, and how one rank ends all."""
+"""The job as a whole: whether its MPI can carry the engine, where and what a rank is, and how one rank ends all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -40,6 +41,36 @@ def check_launcher() -> None:
             f"{MPI.COMM_WORLD.Get_size()}: this mpirun belongs to another MPI than the one mpi4py loaded; use the "
             f"mpirun beside {sys.executable}, or the one of that library"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: on its node, among the ranks of its local rank on other nodes, and beside its programme."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    threads_multiple: bool
+
+
+def place_in(comm: MPI.Intracomm) -> Place:
+    """This rank's place; collective.  Nodes are what shares memory."""
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cross = comm.Split(local.Get_rank(), comm.Get_rank())
+    sizes = comm.allgather(local.Get_size())
+    place = Place(
+        local.Get_rank(),
+        local.Get_size(),
+        cross.Get_rank(),
+        cross.Get_size(),
+        homogeneous=len(set(sizes)) == 1,
+        threads_multiple=MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+    )
+    local.Free()
+    cross.Free()
+    return place
 
 
 def abort() -> None:

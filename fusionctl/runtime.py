@@ -23,7 +23,7 @@ from fusionctl.control.stall import RankState, report
 from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import abort, check_mpi, end_job_on_error, meet, where_is_main_thread
+from fusionctl.job import abort, check_mpi, end_job_on_error, meet, place_in, where_is_main_thread
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry, is_dynamic
 from fusionctl.request import DTYPES, Bucket, Group, ReduceOp
@@ -51,9 +51,7 @@ class Runtime:
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         self.config = config
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = local.Get_rank(), local.Get_size()
-        local.Free()
+        self.place = place_in(comm)
         self.log = set_up_logging(config, self.rank)
         self._comms = [comm.Dup(), comm.Dup()]
         for dup in self._comms:
@@ -279,12 +277,12 @@ def size() -> int:
 
 def local_rank() -> int:
     """This process's rank among those of its node."""
-    return current().local_rank
+    return current().place.local_rank
 
 
 def local_size() -> int:
     """Number of ranks on this node."""
-    return current().local_size
+    return current().place.local_size
 
 
 def counters() -> dict[str, int]:

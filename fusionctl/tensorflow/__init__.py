@@ -4,12 +4,29 @@ Call `init` first, `broadcast_variables` before the first step, and wrap the tap
 `DistributedGradientTape`.  `fusionctl.keras` does the same for `model.fit`.
 """
 
+from fusionctl.probes import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from fusionctl.request import ReduceOp
 from fusionctl.runtime import init, is_initialized, local_rank, local_size, rank, shutdown, size
 from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
+from fusionctl.tensorflow.objects import broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
+from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
 from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from fusionctl.tensorflow.variables import broadcast_variables
 
@@ -32,14 +49,33 @@ __all__ = [
     "Sum",
     "allreduce",
     "broadcast",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allreduce",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
+    "rank_op",
     "reduce_gradients",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
 ]
