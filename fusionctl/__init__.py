@@ -3,6 +3,7 @@
 This module is the NumPy API; `fusionctl.tensorflow` and `fusionctl.keras` are the same engine for those frameworks.
 """
 
+import fusionctl.forks  # noqa: F401 - before anything that imports MPI
 from fusionctl._version import __version__
 from fusionctl.arrays import (
     allreduce,

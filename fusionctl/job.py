@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from fusionctl.config import launcher_size
 from fusionctl.errors import MPIError
+from fusionctl.forks import is_forked
 
 
 def check_mpi() -> None:
@@ -83,7 +84,8 @@ def abort() -> None:
 def end_job_on_error() -> None:
     """From now on a rank that raises ends the job everywhere, after its traceback is printed; idempotent.
 
-    The other ranks would wait for it, if only in MPI_Finalize.  An interactive interpreter goes on.
+    The other ranks would wait for it, if only in MPI_Finalize.  An interactive interpreter goes on, and a process that
+    was forked from a rank ends alone.
     """
     previous = sys.excepthook
     if getattr(previous, "ends_the_job", False):
@@ -92,7 +94,7 @@ def end_job_on_error() -> None:
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         previous(kind, error, where)
         alone = not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1
-        if not alone and not hasattr(sys, "ps1"):
+        if not alone and not is_forked() and not hasattr(sys, "ps1"):
             abort()
 
     hook.ends_the_job = True  # type: ignore[attr-defined]

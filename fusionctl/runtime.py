@@ -22,6 +22,7 @@ from fusionctl.control.protocol import Control
 from fusionctl.control.stall import RankState, report
 from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
+from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
 from fusionctl.job import abort, check_mpi, end_job_on_error, meet, place_in, where_is_main_thread
 from fusionctl.recorder import Recorder
@@ -231,6 +232,7 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
     below MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
     """
     global _runtime
+    refuse_fork("MPI was started")
     if _runtime is not None:
         return
     check_mpi()
@@ -244,9 +246,12 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None) -> None:
 
 
 def shutdown() -> None:
-    """Leave the job: collective; tensors that other ranks still wait for fail there with a PeerError."""
+    """Leave the job: collective; tensors that other ranks still wait for fail there with a PeerError.
+
+    A process that was forked from a rank has not joined, and does nothing.
+    """
     global _runtime
-    if _runtime is None:
+    if _runtime is None or is_forked():
         return
     runtime, _runtime = _runtime, None
     atexit.unregister(shutdown)
@@ -254,14 +259,15 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called and `shutdown` was not."""
-    return _runtime is not None
+    """Whether `init` was called, in this process, and `shutdown` was not."""
+    return _runtime is not None and not is_forked()
 
 
 def current() -> Runtime:
-    """The Runtime of this process; UsageError before `init` and after `shutdown`."""
+    """The Runtime of this process; UsageError before `init`, after `shutdown`, and in a forked process."""
     if _runtime is None:
         raise UsageError("fusionctl has not been initialised; call fusionctl.init() first")
+    refuse_fork("init()")
     return _runtime
 
 

@@ -13,18 +13,18 @@ ROWS = (
     {"config", "request", "timeline"},
     {"plan"},
     {"control", "data", "fusion", "sim"},
-    {"runtime", "job", "registry", "recorder"},
+    {"runtime", "forks", "job", "registry", "recorder"},
     {"arrays", "objects", "probes"},
     {"tensorflow"},
     {"keras", "cli"},
 )
 """Modules and packages of fusionctl, lowest row first; the Keras wrapper stands on the ops for TensorFlow and NumPy."""
 
-TOGETHER = ({"runtime", "job", "registry", "recorder"}, {"arrays", "objects"})
+TOGETHER = ({"runtime", "forks", "job", "registry", "recorder"}, {"arrays", "objects"})
 """Modules of one row that are parts of one thing."""
 
 HOMES = {
-    "mpi4py": {"runtime", "job", "data"},
+    "mpi4py": {"forks", "runtime", "job", "data"},
     "tensorflow": {"tensorflow", "keras"},
     "keras": {"keras"},
     "os.environ": {"config"},
