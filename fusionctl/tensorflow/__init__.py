@@ -28,7 +28,12 @@ from fusionctl.tensorflow.objects import broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
 from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
 from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-from fusionctl.tensorflow.variables import broadcast_variables
+from fusionctl.tensorflow.variables import (
+    BroadcastGlobalVariablesHook,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_variables,
+)
 
 register_gradients()
 
@@ -40,6 +45,7 @@ Product = ReduceOp.PRODUCT
 
 __all__ = [
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "Max",
@@ -49,6 +55,8 @@ __all__ = [
     "Sum",
     "allreduce",
     "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",

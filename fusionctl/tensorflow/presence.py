@@ -38,7 +38,7 @@ def zeros(variable: Any) -> tf.Tensor:
     """A gradient of zeros for a variable, of Keras or TensorFlow, or another source."""
     shape = tf.TensorShape(variable.shape)
     if shape.is_fully_defined():
-        return tf.zeros(shape, variable.dtype)
+        return tf.zeros(shape, tf.as_dtype(variable.dtype).base_dtype)
     return tf.zeros_like(tf.convert_to_tensor(variable))
 
 
