@@ -26,6 +26,7 @@ from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
 from fusionctl.tensorflow.objects import broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
+from fusionctl.tensorflow.optimizer import DistributedOptimizer
 from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
 from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from fusionctl.tensorflow.variables import (
@@ -48,6 +49,7 @@ __all__ = [
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
