@@ -12,6 +12,7 @@ from fusionctl.errors import UsageError
 from fusionctl.request import ReduceOp, checked_op
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
+from fusionctl.tensorflow.library import outside_autograph
 from fusionctl.tensorflow.local import LocalSources, Pairs
 
 
@@ -46,6 +47,7 @@ class DistributedGradientTape:
             **predivide(gradient_predivide_factor, gradient_op(op)),
         }
 
+    @outside_autograph
     def gradient(
         self,
         target: Any,
