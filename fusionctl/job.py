@@ -1,4 +1,4 @@
-"""The job as a whole: whether its MPI can carry the engine, what a rank does now, and how one rank ends all."""
+"""The job as a whole: whether its MPI can carry the engine, where and what a rank is, and how one rank ends all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ from mpi4py import MPI
 
 from fusionctl.config import launcher_size
 from fusionctl.errors import MPIError
+from fusionctl.forks import is_forked
 
 
 def check_mpi() -> None:
@@ -42,6 +44,36 @@ def check_launcher() -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands: on its node, among the ranks of its local rank on other nodes, and beside its programme."""
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    threads_multiple: bool
+
+
+def place_in(comm: MPI.Intracomm) -> Place:
+    """This rank's place; collective.  Nodes are what shares memory."""
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cross = comm.Split(local.Get_rank(), comm.Get_rank())
+    sizes = comm.allgather(local.Get_size())
+    place = Place(
+        local.Get_rank(),
+        local.Get_size(),
+        cross.Get_rank(),
+        cross.Get_size(),
+        homogeneous=len(set(sizes)) == 1,
+        threads_multiple=MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+    )
+    local.Free()
+    cross.Free()
+    return place
+
+
 def abort() -> None:
     """End the job on all ranks at once."""
     sys.stdout.flush()
@@ -52,7 +84,8 @@ def abort() -> None:
 def end_job_on_error() -> None:
     """From now on a rank that raises ends the job everywhere, after its traceback is printed; idempotent.
 
-    The other ranks would wait for it, if only in MPI_Finalize.  An interactive interpreter goes on.
+    The other ranks would wait for it, if only in MPI_Finalize.  An interactive interpreter goes on, and a process that
+    was forked from a rank ends alone.
     """
     previous = sys.excepthook
     if getattr(previous, "ends_the_job", False):
@@ -61,7 +94,7 @@ def end_job_on_error() -> None:
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         previous(kind, error, where)
         alone = not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1
-        if not alone and not hasattr(sys, "ps1"):
+        if not alone and not is_forked() and not hasattr(sys, "ps1"):
             abort()
 
     hook.ends_the_job = True  # type: ignore[attr-defined]

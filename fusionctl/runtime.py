@@ -21,8 +21,9 @@ from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
 from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
+from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import check_mpi, end_job_on_error, meet
+from fusionctl.job import check_mpi, end_job_on_error, meet, place_in
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
 from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
@@ -49,9 +50,7 @@ class Runtime:
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         self.config = config
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = local.Get_rank(), local.Get_size()
-        local.Free()
+        self.place = place_in(comm)
         self.log = set_up_logging(config, self.rank)
         self.lock = threading.RLock()
         self.registry = _registry
@@ -254,6 +253,7 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None, process_sets: Sequen
     level below MPI_THREAD_SERIALIZED, ConfigError for environment variables that are wrong or differ between the ranks.
     """
     global _runtime
+    refuse_fork("MPI was started")
     if _runtime is not None:
         return
     if isinstance(process_sets, str) and process_sets != "dynamic":
@@ -272,9 +272,12 @@ def init(comm: MPI.Intracomm | Sequence[int] | None = None, process_sets: Sequen
 
 
 def shutdown() -> None:
-    """Leave the job: collective; tensors that other ranks still wait for fail there with a PeerError."""
+    """Leave the job: collective; tensors that other ranks still wait for fail there with a PeerError.
+
+    A process that was forked from a rank has not joined, and does nothing.
+    """
     global _runtime
-    if _runtime is None:
+    if _runtime is None or is_forked():
         return
     runtime, _runtime = _runtime, None
     atexit.unregister(shutdown)
@@ -282,14 +285,15 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` was called and `shutdown` was not."""
-    return _runtime is not None
+    """Whether `init` was called, in this process, and `shutdown` was not."""
+    return _runtime is not None and not is_forked()
 
 
 def current() -> Runtime:
-    """The Runtime of this process; UsageError before `init` and after `shutdown`."""
+    """The Runtime of this process; UsageError before `init`, after `shutdown`, and in a forked process."""
     if _runtime is None:
         raise UsageError("fusionctl has not been initialised; call fusionctl.init() first")
+    refuse_fork("init()")
     return _runtime
 
 
@@ -305,12 +309,12 @@ def size() -> int:
 
 def local_rank() -> int:
     """This process's rank among those of its node."""
-    return current().local_rank
+    return current().place.local_rank
 
 
 def local_size() -> int:
     """Number of ranks on this node."""
-    return current().local_size
+    return current().place.local_size
 
 
 def counters() -> dict[str, int]:

@@ -5,16 +5,39 @@ Call `init` first, `broadcast_variables` before the first step, and wrap the tap
 """
 
 from fusionctl.arrays import barrier, join
+from fusionctl.probes import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from fusionctl.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.runtime import init, is_initialized, local_rank, local_size, rank, shutdown, size
 from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
+from fusionctl.tensorflow.objects import broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
+from fusionctl.tensorflow.optimizer import DistributedOptimizer
+from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
 from fusionctl.tensorflow.rows import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
-from fusionctl.tensorflow.tape import DistributedGradientTape
-from fusionctl.tensorflow.variables import broadcast_variables
+from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from fusionctl.tensorflow.variables import (
+    BroadcastGlobalVariablesHook,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_variables,
+)
 
 register_gradients()
 
@@ -28,10 +51,13 @@ Product = ReduceOp.PRODUCT
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
@@ -41,20 +67,41 @@ __all__ = [
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
+    "rank_op",
     "reduce_gradients",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from fusionctl.request import Collective, Group, ReduceOp, Request, checked_dtyp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import variable_names
+from fusionctl.tensorflow.presence import absent, completed, mask, mask_request, needs_mask
 from fusionctl.tensorflow.sparse import densify
 
 Groups = int | Sequence[Sequence[Any]] | None
@@ -30,18 +32,24 @@ def reduce_gradients(
     postscale: float = 1.0,
     groups: Groups = None,
     sparse_as_dense: bool = False,
+    use_generic_names: bool = False,
 ) -> list[tf.Tensor | None]:
-    """Reduce gradients over the ranks, in eager mode or in a graph; None stays None.
+    """Reduce gradients over the ranks, in eager mode or in a graph; all ranks pass the same variables.
 
     `groups` None lets the fusion threshold cut the set; a number n makes n fused groups of consecutive variables,
     nearly equal in number; a list of lists of variables makes each list a fused group and every other variable its own.
-    Sparse gradients become dense.  All ranks must have gradients for the same variables.
+    Sparse gradients become dense.  `use_generic_names` names the tensors by their position, for variables whose names
+    differ between the ranks.
+
+    A None is zeros if another rank has a gradient: the sum, or the average over all ranks, comes back on every rank.
+    If no rank has one, None stays None in eager mode, and in a graph on one rank.  In a graph of several ranks it comes
+    back as zeros, because what other ranks traced is not known in the trace, and asking could wait for ever; weight
+    decay or momentum then act on the variable, so leave out of a set what no rank uses.
     """
-    names = variable_names(variables)
+    names = [f"tensor.{index}" for index in range(len(variables))] if use_generic_names else variable_names(variables)
+    whole = completed(grads, variables)
     dense = {
-        index: compression.compress(densify(grad, variables[index], sparse_as_dense))
-        for index, grad in enumerate(grads)
-        if grad is not None
+        index: compression.compress(densify(grad, variables[index], sparse_as_dense)) for index, grad in whole.items()
     }
     announced, order = [], []
     for members, fuses_whole in reversed(split(variables, groups)):
@@ -55,10 +63,26 @@ def reduce_gradients(
             order += present
     if not order:
         return list(grads)
-    reduced = dict(zip(order, exchange([dense[index] for index in order], announced), strict=True))
-    return [
-        None if grad is None else compression.decompress(reduced[index], grad.dtype) for index, grad in enumerate(grads)
-    ]
+    reduced, missing = send([dense[index] for index in order], announced, grads)
+    results: list[tf.Tensor | None] = [None] * len(variables)
+    for index, tensor in zip(order, reduced, strict=True):
+        if index not in missing:
+            results[index] = compression.decompress(tensor, whole[index].dtype)
+    return results
+
+
+def send(
+    tensors: list[tf.Tensor], groups: list[Group], grads: Sequence[Any]
+) -> tuple[Sequence[tf.Tensor], Collection[int]]:
+    """The reduced tensors, and the indices of the gradients that are known to be None on all ranks."""
+    if not needs_mask():
+        return exchange(tensors, groups), ()
+    last = groups[-1].requests[-1]
+    request = mask_request(len(grads), last)
+    *others, group = groups
+    groups = [*others, replace(group, requests=(*group.requests, request))]
+    *reduced, masks = exchange([*tensors, mask(grads, last.dtype)], groups)
+    return reduced, absent(masks)
 
 
 def request_for(

@@ -11,7 +11,9 @@ import tensorflow as tf
 from fusionctl.errors import UsageError
 from fusionctl.request import ReduceOp, checked_op
 from fusionctl.tensorflow.compression import Compression, Compressor
-from fusionctl.tensorflow.gradients import Groups, reduce_gradients
+from fusionctl.tensorflow.gradients import Groups
+from fusionctl.tensorflow.library import outside_autograph
+from fusionctl.tensorflow.local import LocalSources, Pairs
 
 
 class DistributedGradientTape:
@@ -19,7 +21,7 @@ class DistributedGradientTape:
 
     Arguments are those of `reduce_gradients` and Horovod's: `gradient_predivide_factor` f divides by f before the sum
     and by size / f after it (Average only); `num_groups` is an older spelling of a number in `groups`; the devices have
-    no effect.
+    no effect.  `scale_local_gradients` divides the gradients of local sources by the number of ranks.
     """
 
     def __init__(
@@ -33,8 +35,10 @@ class DistributedGradientTape:
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: Groups = None,
+        scale_local_gradients: bool = True,
     ) -> None:
         self._tape = gradtape
+        self._local = LocalSources(scale_local_gradients)
         self._reduction: dict[str, Any] = {
             "op": gradient_op(op),
             "compression": compression,
@@ -43,17 +47,37 @@ class DistributedGradientTape:
             **predivide(gradient_predivide_factor, gradient_op(op)),
         }
 
+    @outside_autograph
     def gradient(
         self,
         target: Any,
         sources: Any,
         output_gradients: Any = None,
+        use_generic_names: bool = False,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """Gradients in the structure of `sources`, reduced; None where unconnected, on all ranks alike."""
+        """Gradients in the structure of `sources`, reduced over the ranks.
+
+        All ranks pass sources of the same names, or of the same number with `use_generic_names`.  What is unconnected
+        on some ranks only counts as zeros there; see `reduce_gradients` for what is so on all.
+        """
         grads = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
-        reduced = reduce_gradients(_flat(grads), _flat(sources), **self._reduction)
+        reduced = self._local.reduce(
+            _flat(grads), _flat(sources), use_generic_names=use_generic_names, **self._reduction
+        )
         return tf.nest.pack_sequence_as(sources, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """Keep a variable to this rank: its gradient is not reduced; every rank registers variables of its own."""
+        self._local.register(source)
+
+    def register_local_layers(self, layers: Any) -> None:
+        """Keep the trainable weights of a Keras layer, or of a list of them, to this rank."""
+        self._local.register_layers(layers)
+
+    def get_local_and_global_gradients(self, grads: Sequence[Any], sources: Sequence[Any]) -> tuple[Pairs, Pairs]:
+        """Pairs of gradient and source: those of local sources, scaled, and those that are to be reduced."""
+        return self._local.split(grads, sources)
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -68,6 +92,40 @@ class DistributedGradientTape:
         if name == "_tape":  # not yet there, as when it is being copied
             raise AttributeError(name)
         return getattr(self._tape, name)
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> DistributedGradientTape:
+    """A DistributedGradientTape that keeps the trainable weights of `local_layers` to this rank.
+
+    `local_layers` is a Keras layer or a list of them, built or not; the other arguments are those of
+    `DistributedGradientTape`.  UsageError for what is no layer.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        scale_local_gradients,
+    )
+    tape.register_local_layers(local_layers)
+    return tape
 
 
 def predivide(factor: float, op: ReduceOp) -> dict[str, float]:

@@ -2,31 +2,118 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from fusionctl.request import Group
+from fusionctl.errors import UsageError
+from fusionctl.request import DTYPES, Group
 from fusionctl.tensorflow.library import exchange, outside_autograph
-from fusionctl.tensorflow.names import variable_names
+from fusionctl.tensorflow.names import variable_name, variable_names
 from fusionctl.tensorflow.ops import broadcast_request
+
+KEPT = (tf.string, tf.resource, tf.variant)
+"""Types of the variables that have no numbers; each rank keeps its own."""
 
 
 @outside_autograph
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
+def broadcast_variables(variables: Iterable[Any], root_rank: int, inplace: bool = False) -> tf.Operation | None:
     """Assign the root rank's values to the variables, tf.Variables or Keras's, on every rank; one group.
 
-    All ranks pass the same variables in the same order.  In a tf.function the assignments are part of the step.
+    All ranks pass the same variables in the same order.  In a tf.function the assignments are part of the step; in a
+    graph of TensorFlow 1 the result is the op that assigns, to be run after the initialisers.  Every number and truth
+    value is broadcast, whatever its dtype.  Variables of text, and lookup tables, have no numbers: they stay as they
+    are on each rank, and one warning names them.  UsageError for what is neither.  `inplace` is Horovod's and changes
+    nothing.
     """
-    listed = list(variables)
+    assigned = broadcast_(variables, root_rank, name="broadcast_variables")
+    if tf.executing_eagerly() or _in_function():
+        return None
+    return tf.group(*assigned)
+
+
+@outside_autograph
+def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None) -> list[Any]:
+    """Like `broadcast_variables`, under a name of the caller's; the variables, or in a graph their assigned values."""
+    listed = broadcastable(list(variables))
     if not listed:
-        return
-    names = variable_names(listed)
+        return []
     values = [tf.convert_to_tensor(variable) for variable in listed]
+    sent = [_as_sent(value) for value in values]
     requests = tuple(
-        broadcast_request(f"broadcast/{name}", value, root_rank) for name, value in zip(names, values, strict=True)
+        broadcast_request(f"broadcast/{each}", value, root_rank)
+        for each, value in zip(variable_names(listed), sent, strict=True)
     )
-    received = exchange(values, [Group("broadcast_variables", requests)])
-    for variable, value in zip(listed, received, strict=True):
-        variable.assign(value)
+    received = exchange(sent, [Group(name or "broadcast_", requests)])
+    assigned = [
+        variable.assign(_as_kept(got, value)) for variable, value, got in zip(listed, values, received, strict=True)
+    ]
+    return listed if tf.executing_eagerly() else assigned
+
+
+def broadcast_global_variables(root_rank: int) -> tf.Operation:
+    """An op that assigns the root rank's values to the global variables of this graph of TensorFlow 1.
+
+    UsageError in eager mode, where there are no global variables.
+    """
+    if tf.executing_eagerly() or _in_function():
+        raise UsageError(
+            "broadcast_global_variables is for graphs of TensorFlow 1, as eager mode has no global variables; use "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank) or tf.no_op()
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Broadcasts the global variables once a session of TensorFlow 1 has initialised or restored them.
+
+    `device` is Horovod's and has no effect.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        self._root = root_rank
+        self._op: tf.Operation | None = None
+
+    def begin(self) -> None:
+        """Add the op to the graph, unless this graph has it."""
+        if self._op is None or self._op.graph is not tf.compat.v1.get_default_graph():
+            self._op = broadcast_global_variables(self._root)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Broadcast."""
+        session.run(self._op)
+
+
+def broadcastable(variables: list[Any]) -> list[Any]:
+    """The variables that have numbers; one warning names the others, UsageError what is no variable."""
+    kept, left = [], []
+    for index, variable in enumerate(variables):
+        if hasattr(variable, "lookup"):
+            left.append(f"{getattr(variable, 'name', None) or f'number {index}'} (lookup table)")
+        elif not hasattr(variable, "assign") or not hasattr(variable, "dtype"):
+            raise UsageError(f"number {index} of the variables to broadcast is {variable!r}, which is no variable")
+        elif tf.as_dtype(variable.dtype).base_dtype in KEPT:
+            left.append(f"{variable_name(variable, index)} ({tf.as_dtype(variable.dtype).base_dtype.name})")
+        else:
+            kept.append(variable)
+    if left:
+        logging.getLogger("fusionctl").warning(
+            "not broadcast, so that each rank keeps its own: %s; have all ranks fill them from the same data",
+            ", ".join(left),
+        )
+    return kept
+
+
+def _as_sent(value: tf.Tensor) -> tf.Tensor:
+    """The value, or its bytes if its dtype cannot travel: uint32, uint64, complex."""
+    return value if value.dtype.name in DTYPES else tf.bitcast(value, tf.uint8)
+
+
+def _as_kept(received: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    return received if received.dtype == like.dtype else tf.bitcast(received, like.dtype)
+
+
+def _in_function() -> bool:
+    return bool(tf.compat.v1.get_default_graph().building_function)

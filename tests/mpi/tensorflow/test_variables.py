@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import fusionctl
 import fusionctl.tensorflow as fusion
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64, tf.int8, tf.bool)
+DTYPES_AS_BYTES = (tf.uint32, tf.uint64, tf.complex64, tf.complex128)
 
 
 def test_variables_of_every_dtype_from_every_root() -> None:
     for root in range(fusionctl.size()):
-        variables = [tf.Variable(tf.cast([k, fusionctl.rank() + k], dtype)) for k, dtype in enumerate(DTYPES)]
+        variables = [
+            tf.Variable(tf.cast([k, fusionctl.rank() + k], dtype)) for k, dtype in enumerate(DTYPES + DTYPES_AS_BYTES)
+        ]
         fusion.broadcast_variables(variables, root)
-        for k, (variable, dtype) in enumerate(zip(variables, DTYPES, strict=True)):
+        for k, (variable, dtype) in enumerate(zip(variables, DTYPES + DTYPES_AS_BYTES, strict=True)):
             np.testing.assert_array_equal(variable, tf.cast([k, root + k], dtype))
 
 
@@ -40,3 +46,36 @@ def test_in_a_function_and_none_at_all() -> None:
         call()
         np.testing.assert_array_equal(variable, [fusionctl.size() - 1, 5.0])
     fusion.broadcast_variables([], 0)
+
+
+def test_in_place_under_a_name() -> None:
+    variables = [tf.Variable([1.0 * fusionctl.rank()]), keras.Variable([2.0 * fusionctl.rank()])]
+    for given, returned in zip(variables, fusion.broadcast_(variables, 0, name="in place"), strict=True):
+        assert returned is given
+        np.testing.assert_array_equal(returned, [0.0])
+    fusion.broadcast_variables(variables, 0, inplace=True)
+
+
+def test_text_and_tables_are_left_alone_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    number, text = tf.Variable(fusionctl.rank(), name="number"), tf.Variable(f"{fusionctl.rank()}", name="words")
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    table.insert("rank", tf.constant(fusionctl.rank(), tf.int64))
+    logging.getLogger("fusionctl").addHandler(caplog.handler)
+    fusion.broadcast_variables([text, number, table], fusionctl.size() - 1)
+    logging.getLogger("fusionctl").removeHandler(caplog.handler)
+    assert int(number) == fusionctl.size() - 1
+    assert (text.numpy().decode(), int(table.lookup("rank"))) == (f"{fusionctl.rank()}", fusionctl.rank())
+    assert [record.getMessage() for record in caplog.records] == [
+        "not broadcast, so that each rank keeps its own: words (string), number 2 (lookup table); have all ranks fill "
+        "them from the same data"
+    ]
+
+
+def test_what_is_no_variable() -> None:
+    with pytest.raises(fusionctl.UsageError, match=r"number 1 of the variables to broadcast is 3\.0, which is no var"):
+        fusion.broadcast_variables([tf.Variable(1.0), 3.0], 0)
+
+
+def test_there_are_no_global_variables_in_eager_mode() -> None:
+    with pytest.raises(fusionctl.UsageError, match=r"use broadcast_variables\(model\.variables, root_rank\)"):
+        fusion.broadcast_global_variables(0)

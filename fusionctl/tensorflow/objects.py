@@ -1,0 +1,18 @@
+"""`fusionctl.objects` with Horovod's argument `session`, which has no effect: objects need no graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fusionctl import objects
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, session: Any = None, name: str | None = None) -> Any:
+    """The root rank's object on every rank; see `fusionctl.broadcast_object`."""
+    return objects.broadcast_object(obj, root_rank, name)
+
+
+def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: str | None = None) -> Callable[[Any], Any]:
+    """`broadcast_object` with all but the object fixed."""
+    return objects.broadcast_object_fn(root_rank, name)
