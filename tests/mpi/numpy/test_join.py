@@ -1,0 +1,95 @@
+"""join: ranks without more data change no result of the others; and Adasum, to which nothing adds nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusionctl
+
+RANK = fusionctl.rank
+SIZE = fusionctl.size
+
+
+def steps_of(rank: int) -> int:
+    return 2 + 2 * rank
+
+
+def step(name: str) -> list[list[Any]]:
+    """What each collective gives where this rank's value is its rank plus one."""
+    value = RANK() + 1
+    return [
+        fusionctl.allreduce(np.array([value], "float64"), f"{name}.average").tolist(),
+        fusionctl.allreduce(np.array([value], "int32"), f"{name}.mean").tolist(),
+        fusionctl.allreduce(np.array([value], "float16"), f"{name}.half").tolist(),
+        fusionctl.allreduce(np.array([value]), f"{name}.min", fusionctl.Min).tolist(),
+        fusionctl.allreduce(np.array([-value], "float32"), f"{name}.max", fusionctl.Max).tolist(),
+        fusionctl.allreduce(np.array([value]), f"{name}.product", fusionctl.Product).tolist(),
+        fusionctl.allgather(np.full(1, value), f"{name}.rows").tolist(),
+    ]
+
+
+def expected(active: list[int]) -> list[list[Any]]:
+    values = [rank + 1 for rank in active]
+    mean = sum(values) / len(values)
+    return [[mean], [int(mean)], [mean], [min(values)], [-min(values)], [int(np.prod(values))], values]
+
+
+@pytest.mark.parametrize("name", ["known", "known", "changed"])
+def test_the_ranks_that_are_left_go_on_alone(name: str) -> None:
+    for count in range(steps_of(RANK())):
+        active = [rank for rank in range(SIZE()) if steps_of(rank) > count]
+        np.testing.assert_allclose(np.concatenate(step(name)), np.concatenate(expected(active)), rtol=1e-3)
+    assert fusionctl.join() == SIZE() - 1
+    assert step(name)[-1] == expected(list(range(SIZE())))[-1]
+
+
+def test_tensors_that_a_joined_rank_has_never_seen() -> None:
+    if RANK() == SIZE() - 1:
+        total = fusionctl.allreduce(np.full(3, 2.0), "seen by the last rank only", fusionctl.Sum)
+        assert total.tolist() == [2.0] * 3
+    assert 0 <= fusionctl.join() < SIZE()
+    # and all of them with another shape, later
+    assert fusionctl.allreduce(np.ones(5), "seen by the last rank only", fusionctl.Sum).tolist() == [SIZE()] * 5
+
+
+def test_a_broadcast_from_a_rank_that_has_joined_is_an_error() -> None:
+    if RANK() > 0:
+        with pytest.raises(fusionctl.UsageError, match="the root of this broadcast has joined"):
+            fusionctl.broadcast(np.ones(1), 0, "from the joined")
+    fusionctl.join()
+
+
+def test_join_waits_for_nothing_that_is_in_flight() -> None:
+    if SIZE() > 1 and RANK() == 0:
+        handle = fusionctl.allreduce_async(np.ones(1), "in flight")
+        with pytest.raises(fusionctl.UsageError, match="tensor 'in flight' is still in flight on this rank"):
+            fusionctl.join()
+        handle.result(60)
+    elif SIZE() > 1:
+        fusionctl.allreduce(np.ones(1), "in flight")
+    fusionctl.join()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_adasum_adds_the_orthogonal_and_averages_the_equal(dtype: str) -> None:
+    orthogonal = fusionctl.allreduce(2 * np.eye(SIZE(), dtype=dtype)[RANK()], f"orthogonal.{dtype}", fusionctl.Adasum)
+    assert orthogonal.tolist() == [2.0] * SIZE()
+    equal = fusionctl.grouped_allreduce([np.ones(3, dtype), np.full(4, 2, dtype)], f"equal.{dtype}", fusionctl.Adasum)
+    assert [tensor.tolist() for tensor in equal] == [[1.0] * 3, [2.0] * 4]
+
+
+def test_adasum_combines_neighbours_first() -> None:
+    vectors = [np.random.default_rng(rank).normal(size=50) for rank in range(SIZE())]
+
+    def combined(a: Any, b: Any) -> Any:
+        return (1 - a @ b / (2 * a @ a)) * a + (1 - a @ b / (2 * b @ b)) * b
+
+    power = 1 << (SIZE().bit_length() - 1)
+    level = [combined(vectors[r], vectors[power + r]) if power + r < SIZE() else vectors[r] for r in range(power)]
+    while len(level) > 1:
+        level = [combined(level[i], level[i + 1]) for i in range(0, len(level), 2)]
+    result = fusionctl.allreduce(vectors[RANK()], "tree", fusionctl.Adasum)
+    np.testing.assert_allclose(result, level[0], rtol=1e-12)
