@@ -1,4 +1,4 @@
-// What user threads, TensorFlow's executors and the engine thread share: slots, their waiters and the submission queue.
+// What user threads, TensorFlow's executors and the engine thread share: slots, their waiters and the submission queues.
 //
 // Laws: every member is guarded by `mutex`; no callback and no release of a framework's tensor runs under it; a slot
 // goes FREE -> SUBMITTED -> DONE or FAILED -> FREE, and only the engine thread moves it from SUBMITTED.
@@ -12,104 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "slots.h"
+
 namespace fusionctl {
-
-enum Code { OK, DUPLICATE, MISMATCH, PEER, MPI_FAILED, NOT_INITIALISED, USAGE };
-
-// Where memory for results comes from: `allocate` returns a handle and sets the address, or returns null.
-struct Allocator {
-    void* (*allocate)(int dtype, int ndim, const int64_t* shape, void** data);
-    void (*release)(void* handle);
-};
-
-// What the engine allocates for a tensor whose shape this rank can not know beforehand; its waiter may take the handle.
-struct Result {
-    const Allocator* allocator = nullptr;
-    void* handle = nullptr;
-    void* data = nullptr;
-    int dtype = -1;
-    std::vector<int64_t> shape;
-    std::vector<int64_t> rows;  // how many of them came from each rank
-
-    void discard() {
-        if (handle != nullptr) allocator->release(handle);
-        *this = Result();
-    }
-};
-
-typedef std::vector<Result> Results;  // of the slots waited for, in their order; empty ones for the slots that have none
-typedef void (*WaitDone)(void* arg, int status, const char* message, Results& results);
-typedef void (*Release)(void* handle);
-
-constexpr int64_t ANY_ROWS = -2;  // a first dimension that may differ between ranks and calls
 
 inline int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
-
-struct Waiter {
-    WaitDone callback;
-    void* arg;
-    int remaining;
-    int status;
-    std::string message;
-    Results results;
-};
-
-// Slots of one bucket: the engine need not wake before the last of them is here.
-struct Bunch {
-    int size;
-    int submitted;
-};
-
-struct Slot {
-    enum State { FREE, SUBMITTED, DONE, FAILED };
-    std::string name;
-    int group;
-    int dtype;
-    std::vector<int64_t> shape;
-    int peers = 0;           // ranks that its rows are split over, for an all-to-all
-    State state = FREE;
-    bool arrived = false;    // in the group's current round
-    bool queued = false;     // given to the engine thread
-    bool executing = false;  // in the data plane's hands
-    size_t count = 0;
-    const void* src = nullptr;
-    void* dst = nullptr;
-    void* owners[2] = {nullptr, nullptr};
-    int64_t rows = 0;                        // its first dimension, where that is ANY_ROWS
-    std::vector<int64_t> splits;             // rows for each rank, for an all-to-all
-    const Allocator* allocator = nullptr;    // for results whose size the engine learns
-    Result result;
-    int status = OK;
-    std::string message;
-    Waiter* waiter = nullptr;
-    size_t place = 0;                        // among the slots that the waiter waits for
-    Bunch* bunch = nullptr;
-    int64_t submitted_ns = 0;
-};
-
-// What goes to the engine's part for one process set.
-struct Lane {
-    std::vector<int> stale;
-    std::vector<int> submitted;
-    std::vector<int> restated;
-    bool open = false;
-    int status = NOT_INITIALISED;  // of submissions while it is closed
-    std::string message = "fusionctl is not initialised; call init() first";
-};
-
-// A round of a group is one submission of each member.
-struct Group {
-    int lane;
-    std::vector<int> members;
-    size_t arrived = 0;
-    bool held = false;      // shapes are known at run time only: nothing is queued before the round is complete
-    bool restated = false;  // a member came with another dtype or shape than was announced
-    int failure = OK;       // the ranks' verdict on members that are still to arrive in this round
-    std::string message;
-};
 
 class Board {
   public:
@@ -139,7 +49,8 @@ class Board {
             group.restated = group.held = true;
         }
         slot.allocator = allocator;
-        slot.result.discard();  // of a submission that nobody waited for
+        Result abandoned;  // of a submission that nobody waited for
+        std::swap(abandoned, slot.result);
         slot.count = 1;
         for (int i = 0; i < ndim; i++) slot.count *= (size_t)shape[i];
         slot.src = src;
@@ -152,6 +63,7 @@ class Board {
         const bool refused = !enqueue(id, slot, group);
         if (++group.arrived == group.members.size()) end_round(slot.group, group);
         lock.unlock();
+        abandoned.discard();
         if (refused) drop(owner_src, owner_dst);
         return OK;
     }
@@ -297,13 +209,15 @@ class Board {
     void complete(const std::vector<int>& ids, int status, const std::string& message) {
         std::vector<Waiter*> ready;
         std::vector<void*> owners;
+        Results failed;
         Release release;
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            for (int id : ids) settle(slots_[id], status, message, ready, owners);
+            for (int id : ids) settle(slots_[id], status, message, ready, owners, failed);
             release = release_;
         }
         for (void* owner : owners) release(owner);
+        for (Result& result : failed) result.discard();
         for (Waiter* waiter : ready) fire(waiter);
     }
 
@@ -440,10 +354,13 @@ class Board {
     }
 
     void settle(Slot& slot, int status, const std::string& message, std::vector<Waiter*>& ready,
-                std::vector<void*>& owners) {
+                std::vector<void*>& owners, Results& failed) {
         slot.state = status == OK ? Slot::DONE : Slot::FAILED;
         slot.status = status;
-        if (status != OK) slot.result.discard();
+        if (status != OK && slot.result.handle != nullptr) {
+            failed.emplace_back();
+            std::swap(failed.back(), slot.result);
+        }
         slot.queued = slot.executing = false;
         if (status != OK) slot.message = message;
         if (slot.bunch != nullptr) slot.bunch->submitted--;
