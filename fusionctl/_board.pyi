@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 class Memory:
-    nbytes: int
-    dtype: int
     shape: tuple[int, ...]
     rows: tuple[int, ...]
     def __buffer__(self, flags: int) -> memoryview: ...

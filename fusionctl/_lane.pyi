@@ -13,10 +13,6 @@ class Hooks(Protocol):
     def fatal(self, error: BaseException) -> None: ...
 
 class Lane:
-    id: int
-    rank: int
-    size: int
-    table: Table
     retiring: bool
     def __init__(
         self,

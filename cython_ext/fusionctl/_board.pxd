@@ -9,7 +9,6 @@ ctypedef void* (*allocate_fn)(int dtype, int ndim, const int64_t* shape, void** 
 
 cdef extern from "board.h" namespace "fusionctl" nogil:
     int64_t now_ns()
-    const int64_t ANY_ROWS
 
     cdef cppclass Allocator:
         allocate_fn allocate
@@ -43,6 +42,8 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
         int64_t submitted_ns
 
     cdef cppclass Board:
+        int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
+                   void* owner_dst)
         int submit(int id, int dtype, int ndim, const int64_t* shape, const void* src, void* dst, void* owner_src,
                    void* owner_dst, const Allocator* allocator, const vector[int64_t]& splits)
         int wait(const int* ids, int n, wait_done callback, void* arg)

@@ -7,7 +7,7 @@ from libcpp.vector cimport vector
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 
-cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
+from fusionctl._dtypes cimport tensor_bytes
 
 cdef extern from *:
     """
@@ -34,8 +34,7 @@ cdef Trace* get_trace() noexcept nogil:
 
 cdef int engine_submit(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* dst,
                        void* owner_src, void* owner_dst) noexcept nogil:
-    cdef vector[int64_t] none
-    return the_board.submit(slot, dtype, ndim, shape, src, dst, owner_src, owner_dst, NULL, none)
+    return the_board.submit(slot, dtype, ndim, shape, src, dst, owner_src, owner_dst)
 
 
 cdef int engine_submit_rows(int slot, int dtype, int ndim, const int64_t* shape, const void* src, void* owner,
@@ -89,32 +88,25 @@ def submit(int slot, int dtype, tuple shape, size_t src, size_t dst, tuple split
 
 
 cdef void* allocate(int dtype, int ndim, const int64_t* shape, void** data) noexcept nogil:
-    cdef size_t nbytes = ITEMSIZE[dtype]
-    for i in range(ndim):
-        nbytes *= <size_t>shape[i]
-    data[0] = malloc(max(nbytes, 1))
+    data[0] = malloc(max(tensor_bytes(dtype, ndim, shape), <size_t>1))
     return data[0]
 
 
 cdef class Memory:
-    """A result that the engine allocated: `dtype` code, `shape`, `rows` that came from each rank, and its bytes."""
+    """A result that the engine allocated: its bytes, its `shape`, and the `rows` that came from each rank."""
 
     cdef Result result
-    cdef readonly size_t nbytes
+    cdef size_t nbytes
 
     @staticmethod
     cdef Memory take(Result& result):
         cdef Memory memory = Memory()
         memory.result = result
         result.handle = NULL
-        memory.nbytes = ITEMSIZE[memory.result.dtype]
-        for length in memory.result.shape:
-            memory.nbytes *= <size_t>length
+        memory.nbytes = tensor_bytes(
+            memory.result.dtype, <int>memory.result.shape.size(), memory.result.shape.data()
+        )
         return memory
-
-    @property
-    def dtype(self) -> int:
-        return self.result.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:

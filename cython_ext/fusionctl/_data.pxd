@@ -95,7 +95,6 @@ cdef class DataPlane:
                    const vector[char]& joined, int bit) noexcept nogil
     cdef bint progress(self) noexcept nogil
     cdef bint busy(self) noexcept nogil
-    cdef size_t element_size(self, int dtype) noexcept nogil
     # How long it pays to keep testing without sleep, counted from the start of the oldest operation.
     cdef int64_t patience(self) noexcept nogil
 

@@ -13,6 +13,7 @@ from libcpp.vector cimport vector
 from fusionctl cimport _kernels as kernels
 from fusionctl cimport _mpi as mpi
 from fusionctl._board cimport Slot, get_board, get_trace, now_ns
+from fusionctl._dtypes cimport itemsize
 from fusionctl._mpi cimport Handle, Request
 
 cdef enum:
@@ -30,8 +31,6 @@ cdef enum:
     RECV_REDUCE = 2
     RECORD = 4
     MPI_FAILED = 4
-
-cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 
 def phases(plan) -> tuple[str, ...]:
@@ -94,9 +93,6 @@ cdef class DataPlane:
 
     cdef bint busy(self) noexcept nogil:
         return not self.flying.empty() or not self.queued.empty()
-
-    cdef size_t element_size(self, int dtype) noexcept nogil:
-        return ITEMSIZE[dtype]
 
     cdef int64_t patience(self) noexcept nogil:
         # All ranks have agreed to this operation, so it moves now: 50 µs, and time for 1 GB/s, twice over.
@@ -208,7 +204,7 @@ cdef class DataPlane:
         self.trace.add(-1, phase, begun, ended, op.count * op.itemsize, op.bit)
         for i in op.slots:
             slot = &self.board.slot(i)
-            self.trace.add(i, phase, begun, ended, slot.count * ITEMSIZE[slot.dtype], op.bit)
+            self.trace.add(i, phase, begun, ended, slot.count * itemsize(slot.dtype), op.bit)
 
     cdef void start_rows(self, Operation* op) noexcept nogil:
         cdef Move* move = &op.move
@@ -234,7 +230,7 @@ cdef class DataPlane:
         cdef Spec* spec = &op.spec
         cdef int64_t count
         cdef bint as_bytes = spec.collective == BROADCAST_
-        op.itemsize = 1 if as_bytes else ITEMSIZE[spec.dtype]
+        op.itemsize = 1 if as_bytes else itemsize(spec.dtype)
         op.count = 0
         for count in op.counts:
             op.count += count
@@ -306,16 +302,16 @@ cdef class DataPlane:
             return
         for i in op.slots:
             slot = &self.board.slot(i)
-            copy(op.buffer + at, slot.src, slot.count * ITEMSIZE[slot.dtype])
-            at += slot.count * ITEMSIZE[slot.dtype]
+            copy(op.buffer + at, slot.src, slot.count * itemsize(slot.dtype))
+            at += slot.count * itemsize(slot.dtype)
 
     cdef void scatter_bytes(self, Operation* op) noexcept nogil:
         cdef size_t at = 0
         cdef Slot* slot
         for i in op.slots:
             slot = &self.board.slot(i)
-            copy(slot.dst, op.buffer + at, slot.count * ITEMSIZE[slot.dtype])
-            at += slot.count * ITEMSIZE[slot.dtype]
+            copy(slot.dst, op.buffer + at, slot.count * itemsize(slot.dtype))
+            at += slot.count * itemsize(slot.dtype)
 
     # -- MPI's own collectives ------------------------------------------------------------------------------------
 
@@ -439,13 +435,9 @@ cdef class DataPlane:
             for count in op.counts:
                 kernels.adasum(op.spec.dtype, into + at, <char*>sources[0] + at, <char*>sources[1] + at, count)
                 at += count * op.itemsize
-        elif op.spec.op == AVERAGE and op.spec.dtype > FLOAT64:
-            kernels.reduce(op.spec.dtype, AVERAGE, into, <const void**>sources.data(), <int>sources.size(), n,
-                           op.n_active)
         else:
-            kernels.reduce(op.spec.dtype, SUM if op.spec.op == AVERAGE else op.spec.op, into,
-                           <const void**>sources.data(), <int>sources.size(), n,
-                           self.factor(op) if self.scales_in_program(op) else 1.0)
+            kernels.combine(op.spec.dtype, op.spec.op, into, <const void**>sources.data(), <int>sources.size(), n,
+                            self.factor(op) if self.scales_in_program(op) else 1.0, op.n_active)
 
 
 cdef void copy(void* dst, const void* src, size_t n) noexcept nogil:

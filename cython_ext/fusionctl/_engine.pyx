@@ -26,7 +26,7 @@ cdef class Engine:
     """One rank's engine: `run` is the body of its thread.  The first lane is that of all ranks; it leaves first."""
 
     cdef Board* board
-    cdef readonly Lane first
+    cdef Lane first
     cdef int64_t look_every
     cdef int64_t quiet_since
     cdef int64_t looked_at

@@ -12,6 +12,12 @@ cdef void reduce(
     int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale
 ) noexcept nogil
 
+# The same for every op but ADASUM, AVERAGE of floats among them: floats are multiplied by `factor`, a mean of integers
+# is their sum divided by `divisor`.
+cdef void combine(
+    int dtype, int op, void* dst, const void** srcs, int k, size_t n, double factor, int divisor
+) noexcept nogil
+
 # dst = (1 - ab / 2aa) a + (1 - ab / 2bb) b with the scalar products of the two vectors of n elements (Maleki et al.,
 # "Scaling distributed training with adaptive summation", MLSys 2021, section 3); `dst` may be one of them.
 cdef void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) noexcept nogil

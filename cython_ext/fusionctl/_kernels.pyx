@@ -2,9 +2,15 @@
 
 from libc.stdlib cimport free, malloc
 
+from fusionctl._dtypes cimport itemsize
+
+cdef enum:
+    AVERAGE = 0
+    SUM = 1
+    FLOAT64 = 3
+
 cdef extern from "kernels.h" nogil:
     const bint c_has_avx2 "fusionctl::has_avx2"
-    size_t itemsize "fusionctl::itemsize"(int)
     void c_scale "fusionctl::scale"(int, const void*, void*, size_t, double)
     void c_reduce "fusionctl::reduce"(int, int, void*, const void**, int, size_t, double)
     void c_adasum "fusionctl::adasum"(int, void*, const void*, const void*, size_t)
@@ -22,6 +28,15 @@ cdef void reduce(
     int dtype, int op, void* dst, const void** srcs, int k, size_t n, double scale
 ) noexcept nogil:
     c_reduce(dtype, op, dst, srcs, k, n, scale)
+
+
+cdef void combine(
+    int dtype, int op, void* dst, const void** srcs, int k, size_t n, double factor, int divisor
+) noexcept nogil:
+    if dtype <= FLOAT64:
+        c_reduce(dtype, SUM if op == AVERAGE else op, dst, srcs, k, n, factor)
+    else:
+        c_reduce(dtype, op, dst, srcs, k, n, divisor if op == AVERAGE else 1.0)
 
 
 cdef void adasum(int dtype, void* dst, const void* a, const void* b, size_t n) noexcept nogil:

@@ -10,13 +10,13 @@ from fusionctl._table cimport Table
 cdef class Lane:
     cdef Board* board
     cdef Trace* trace
-    cdef readonly Table table
+    cdef Table table
     cdef DataPlane data
     cdef Lane next             # lanes are a chain, since without the GIL no object can be taken out of a list
     cdef object hooks
-    cdef readonly int id
-    cdef readonly int rank
-    cdef readonly int size
+    cdef int id
+    cdef int rank
+    cdef int size
     cdef Handle comm
     cdef Handle byte
     cdef Handle word

@@ -13,6 +13,7 @@ from libcpp.vector cimport vector
 from fusionctl cimport _mpi as mpi
 from fusionctl._board cimport PEER, USAGE, Slot, get_board, get_trace, now_ns
 from fusionctl._data cimport EXCHANGE, NEGOTIATE, QUEUE, SLOW_PATH, DataPlane, Spec
+from fusionctl._dtypes cimport itemsize
 from fusionctl._mpi cimport Request
 from fusionctl._table cimport Table
 
@@ -327,7 +328,7 @@ cdef class Lane:
         cdef int64_t count
         for count in self.counts[bit]:
             total += count
-        return total * (1 if self.specs[bit].collective == BROADCAST else self.data.element_size(self.specs[bit].dtype))
+        return total * (1 if self.specs[bit].collective == BROADCAST else itemsize(self.specs[bit].dtype))
 
     # -- what the ranks tell each other --------------------------------------------------------------------------------
 
@@ -441,5 +442,5 @@ cdef class Lane:
             return
         for i in self.slots_of(bit):
             slot = &self.board.slot(i)
-            self.trace.add(i, QUEUE, slot.submitted_ns, offered, slot.count * self.data.element_size(slot.dtype), bit)
-            self.trace.add(i, NEGOTIATE, offered, now, slot.count * self.data.element_size(slot.dtype), bit)
+            self.trace.add(i, QUEUE, slot.submitted_ns, offered, slot.count * itemsize(slot.dtype), bit)
+            self.trace.add(i, NEGOTIATE, offered, now, slot.count * itemsize(slot.dtype), bit)

@@ -56,4 +56,5 @@ cdef class Rows:
     cdef void reduce(self, Move* move) noexcept nogil
     cdef bint in_place(self, Move* move) noexcept nogil
     cdef bint takes_part(self, Move* move, int rank) noexcept nogil
+    cdef size_t bytes_before(self, Move* move, const vector[vector[int64_t]]& rows, int rank, int s) noexcept nogil
     cdef size_t block_bytes(self, Move* move, const vector[int64_t]& rows) noexcept nogil

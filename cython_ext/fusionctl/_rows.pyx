@@ -13,17 +13,14 @@ from libcpp.vector cimport vector
 from fusionctl cimport _kernels as kernels
 from fusionctl cimport _mpi as mpi
 from fusionctl._board cimport Slot, get_board
+from fusionctl._dtypes cimport itemsize, tensor_bytes
 from fusionctl._mpi cimport Handle, Request
 
 cdef enum:
     ALLGATHER = 3
     ALLTOALL = 4
     REDUCESCATTER = 5
-    AVERAGE = 0
-    SUM = 1
     FLOAT64 = 3
-
-cdef size_t[11] ITEMSIZE = [2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1]
 
 
 cdef class Rows:
@@ -66,8 +63,6 @@ cdef class Rows:
 
     cdef void lay_out(self, Move* move) noexcept nogil:
         cdef Slot* slot
-        cdef size_t nbytes
-        cdef int d
         move.next_request = 0
         move.mpi_code = 0
         move.nbytes = 0
@@ -78,10 +73,7 @@ cdef class Rows:
         move.received.assign(self.size, vector[int64_t](move.slots.size(), 0))
         for i in move.slots:
             slot = &self.board.slot(i)
-            nbytes = ITEMSIZE[slot.dtype]
-            for d in range(1, <int>slot.shape.size()):
-                nbytes *= <size_t>slot.shape[d]
-            move.row_bytes.push_back(nbytes)
+            move.row_bytes.push_back(tensor_bytes(slot.dtype, <int>slot.shape.size() - 1, slot.shape.data() + 1))
 
     cdef void count_out(self, Move* move) noexcept nogil:
         """The rows for each rank; what comes from this one is known too."""
@@ -180,18 +172,21 @@ cdef class Rows:
         """Write the parts of all tensors for a rank one after the other."""
         cdef char* out = move.outgoing[rank]
         cdef Slot* slot
-        cdef int64_t first
-        cdef size_t nbytes
+        cdef size_t first, nbytes
         for s in range(<int>move.slots.size()):
             slot = &self.board.slot(move.slots[s])
-            first = 0
-            if move.collective != ALLGATHER:
-                for r in range(rank):
-                    first += move.sent[r][s]
+            first = 0 if move.collective == ALLGATHER else self.bytes_before(move, move.sent, rank, s)
             nbytes = move.sent[rank][s] * move.row_bytes[s]
-            kernels.scale(slot.dtype, <char*>slot.src + first * move.row_bytes[s], out,
-                          nbytes // ITEMSIZE[slot.dtype], move.prescale)
+            kernels.scale(slot.dtype, <char*>slot.src + first, out,
+                          nbytes // itemsize(slot.dtype), move.prescale)
             out += nbytes
+
+    cdef size_t bytes_before(self, Move* move, const vector[vector[int64_t]]& rows, int rank, int s) noexcept nogil:
+        """Where in a tensor a rank's rows begin: after those of the ranks before it."""
+        cdef int64_t first = 0
+        for r in range(rank):
+            first += rows[r][s]
+        return first * move.row_bytes[s]
 
     cdef size_t block_bytes(self, Move* move, const vector[int64_t]& rows) noexcept nogil:
         cdef size_t nbytes = 0
@@ -232,34 +227,29 @@ cdef class Rows:
         """Copy what came from a rank to where its rows belong in each result."""
         cdef char* block = move.incoming[source]
         cdef Slot* slot
-        cdef int64_t first
-        cdef size_t nbytes
+        cdef size_t first, nbytes
         for s in range(<int>move.slots.size()):
             slot = &self.board.slot(move.slots[s])
-            first = 0
-            if move.collective != REDUCESCATTER:
-                for r in range(source):
-                    first += move.received[r][s]
+            first = 0 if move.collective == REDUCESCATTER else self.bytes_before(move, move.received, source, s)
             nbytes = move.received[source][s] * move.row_bytes[s]
-            memcpy(<char*>slot.result.data + first * move.row_bytes[s], block, nbytes)
+            memcpy(<char*>slot.result.data + first, block, nbytes)
             block += nbytes
 
     cdef void reduce(self, Move* move) noexcept nogil:
         """Reduce this rank's rows of all ranks; floats are scaled in the same pass."""
         cdef vector[const void*] sources
-        cdef bint floats = move.dtype <= FLOAT64
         cdef bint alone = move.slots.size() == 1
         cdef void* into = self.board.slot(move.slots[0]).result.data if alone else move.incoming[self.rank]
-        cdef size_t n = self.block_bytes(move, move.sent[self.rank]) // ITEMSIZE[move.dtype]
+        cdef size_t n = self.block_bytes(move, move.sent[self.rank]) // itemsize(move.dtype)
         cdef int r
         for r in range(self.size):
             if r == self.rank:
                 sources.push_back(move.outgoing[r])
             elif self.takes_part(move, r):
                 sources.push_back(move.incoming[r])
-        kernels.reduce(move.dtype, SUM if floats and move.op == AVERAGE else move.op, into, sources.data(),
-                       <int>sources.size(), n, move.factor if floats else <double>sources.size())
-        if not floats:
+        kernels.combine(move.dtype, move.op, into, sources.data(), <int>sources.size(), n, move.factor,
+                        <int>sources.size())
+        if move.dtype > FLOAT64:
             kernels.scale(move.dtype, into, into, n, move.factor)
         if not alone:
             self.place(move, self.rank)

@@ -35,6 +35,7 @@ from fusionctl._board cimport (
     engine_submit_rows,
     engine_wait,
 )
+from fusionctl._dtypes cimport tensor_bytes
 
 from fusionctl._tf_c_api cimport (
     Api,
@@ -69,14 +70,12 @@ cdef extern from *:
     static const char* const element_types =
         "T: {half, bfloat16, float, double, int32, int64, int8, uint8, int16, uint16, bool}";
     static const int tf_dtypes[] = {19, 14, 1, 2, 3, 9, 6, 4, 5, 17, 10};
-    static const size_t itemsizes[] = {2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1};
 
     static fusionctl::Allocator* tensors = new fusionctl::Allocator{nullptr, nullptr};
     """
     Allocator* tensors
     const char* element_types
     const int* tf_dtypes
-    const size_t* itemsizes
     Api api
     string the_problem
     const int* dtype_codes
@@ -146,8 +145,7 @@ cdef void submit_input(int slot, Context* context, TF_Status* status) noexcept n
     if api.GetCode(status) != TF_OK:
         return
     dtype = dtype_codes[api.TensorType(x)]
-    for i in range(api.NumDims(x)):
-        shape.push_back(api.Dim(x, i))
+    shape = shape_of(x)
     api.DeleteTensor(x)  # with a second reference its memory would not be forwarded
     x = NULL
     y = api.ForwardInputOrAllocateOutput(context, &first, 1, 0, shape.data(), <int>shape.size(), &forwarded, status)
@@ -161,6 +159,13 @@ cdef void submit_input(int slot, Context* context, TF_Status* status) noexcept n
         api.SetStatus(status, tf_code(code), engine_error())
     release(x)
     release(y)
+
+
+cdef vector[int64_t] shape_of(TF_Tensor* tensor) noexcept nogil:
+    cdef vector[int64_t] shape
+    for i in range(api.NumDims(tensor)):
+        shape.push_back(api.Dim(tensor, i))
+    return shape
 
 
 cdef void release(void* tensor) noexcept nogil:
@@ -240,8 +245,7 @@ cdef void submit_row_input(int slot, Context* context, TF_Status* status) noexce
     if api.GetCode(status) == TF_OK:
         api.SetOutput(context, 0, x, status)
     if api.GetCode(status) == TF_OK:
-        for i in range(api.NumDims(x)):
-            shape.push_back(api.Dim(x, i))
+        shape = shape_of(x)
         rows.assign(<int64_t*>api.TensorData(splits), <int64_t*>api.TensorData(splits) + api.Dim(splits, 0))
         code = engine_submit_rows(slot, dtype_codes[api.TensorType(x)], <int>shape.size(), shape.data(),
                                   api.TensorData(x), x, tensors, rows)
@@ -254,11 +258,7 @@ cdef void submit_row_input(int slot, Context* context, TF_Status* status) noexce
 
 
 cdef void* allocate(int dtype, int ndim, const int64_t* shape, void** data) noexcept nogil:
-    cdef size_t nbytes = itemsizes[dtype]
-    cdef TF_Tensor* tensor
-    for i in range(ndim):
-        nbytes *= <size_t>shape[i]
-    tensor = api.AllocateTensor(tf_dtypes[dtype], shape, ndim, nbytes)
+    cdef TF_Tensor* tensor = api.AllocateTensor(tf_dtypes[dtype], shape, ndim, tensor_bytes(dtype, ndim, shape))
     data[0] = NULL if tensor == NULL else api.TensorData(tensor)
     return tensor
 

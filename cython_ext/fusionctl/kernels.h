@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+
+#include "dtypes.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -36,20 +36,8 @@ struct Computed<bfloat16> { typedef float type; };
 struct float16 { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
 
-// Indices of request.DTYPES, and values of request.ReduceOp.
-enum DType { FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, INT8, UINT8, INT16, UINT16, BOOL };
+// Values of request.ReduceOp.
 enum Op { AVERAGE = 0, SUM = 1, ADASUM = 2, MIN = 3, MAX = 4, PRODUCT = 5 };
-
-[[noreturn]] static void broken(const char* what, int a, const char* how, int b) {
-    std::fprintf(stderr, "fusionctl: no kernel for %s %d %s %d\n", what, a, how, b);
-    std::abort();
-}
-
-static inline size_t itemsize(int dtype) {
-    constexpr unsigned char sizes[] = {2, 2, 4, 8, 4, 8, 1, 1, 2, 2, 1};
-    if (dtype < 0 || dtype > BOOL) broken("dtype", dtype, "of", BOOL + 1);
-    return sizes[dtype];
-}
 
 static inline void copy(void* dst, const void* src, size_t bytes) {
     if (dst != src && bytes) std::memcpy(dst, src, bytes);
