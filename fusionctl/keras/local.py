@@ -10,17 +10,19 @@ import tensorflow as tf
 
 from fusionctl.errors import UsageError
 from fusionctl.keras.aggregation import identity
-from fusionctl.runtime import size
+from fusionctl.process_sets import ProcessSet, global_process_set
+from fusionctl.tensorflow.sparse import each_value
 
 
 class LocalVariables:
     """Which variables are this rank's own: those that were added, and what is trainable in the layers by then.
 
-    With `scale` their gradients are divided by the number of ranks, whichever op reduces the others: under the average
-    of all ranks' losses that is what a variable that one rank has contributes.
+    With `scale` their gradients are divided by the number of ranks in the process set, whichever op reduces the others:
+    under the average of all ranks' losses that is what a variable that one rank has contributes.
     """
 
-    def __init__(self, scale: bool = True) -> None:
+    def __init__(self, scale: bool = True, process_set: ProcessSet = global_process_set) -> None:
+        self._process_set = process_set
         self._scale = scale
         self._layers: list[Any] = []
         self._added: list[Any] = []
@@ -49,7 +51,7 @@ class LocalVariables:
 
     def scaled(self, grad: Any) -> Any:
         """What a local variable is updated by."""
-        return _each_value(grad, lambda values: values / size()) if self._scale else grad
+        return each_value(grad, lambda values: values / self._process_set.size()) if self._scale else grad
 
     def check(self, optimizer: Any) -> None:
         """UsageError if the update of shared variables would depend on local gradients, and so drift apart."""
@@ -70,13 +72,7 @@ def overflow(grads: Iterable[Any]) -> tf.Tensor:
 
 def plus(grad: Any, scalar: tf.Tensor) -> Any:
     """The gradient, dense or sparse, with a scalar added to each value."""
-    return _each_value(grad, lambda values: values + tf.cast(scalar, values.dtype))
-
-
-def _each_value(grad: Any, function: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(function(grad.values), grad.indices, grad.dense_shape)
-    return function(tf.convert_to_tensor(grad))
+    return each_value(grad, lambda values: values + tf.cast(scalar, values.dtype))
 
 
 def without(variables: Iterable[Any], slots: Iterable[Any], local: Iterable[Any]) -> list[Any]:

@@ -13,10 +13,11 @@ from fusionctl.keras import loss_scale, training
 from fusionctl.keras.aggregation import Aggregation
 from fusionctl.keras.local import LocalVariables, checked_layers
 from fusionctl.keras.reduction import Reduction, local_of, reduction_of
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
-from fusionctl.tensorflow.tape import choose_groups, gradient_op, predivide
+from fusionctl.tensorflow.tape import checked_passes, choose_groups, gradient_op, predivide
 
 _numbers = itertools.count()
 
@@ -34,6 +35,7 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
     """Make this optimizer all-reduce its gradients; returns the same instance, with its state, schedule and arguments.
@@ -52,19 +54,20 @@ def DistributedOptimizer(
     `register_local_var(variable)` of the result, before the first step, makes a variable this rank's own, as those of
     `PartialDistributedOptimizer` are.
 
-    `gradient_predivide_factor` f divides by f before the sum and by size / f after it.  `device_dense` and
-    `device_sparse` are accepted for code written for Horovod and change nothing.  Raises UsageError for what cannot be
-    done: wrapping twice, other ops than Average and Sum, fewer passes than one.
+    The ranks are those of `process_set`.  `gradient_predivide_factor` f divides by f before the sum and by size / f
+    after it.  `device_dense` and `device_sparse` are accepted for code written for Horovod and change nothing.  Raises
+    UsageError for what cannot be done: wrapping twice, other ops than Average, Sum and Adasum, fewer passes than one.
     """
     _check(optimizer, op, backward_passes_per_step)
     reduction = Reduction(
         name or f"optimizer.{next(_numbers)}",
         Aggregation(backward_passes_per_step, average_aggregated_gradients),
-        LocalVariables(scale_local_gradients),
+        LocalVariables(scale_local_gradients, process_set),
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         groups=choose_groups(num_groups, groups),
+        process_set=process_set,
         **predivide(gradient_predivide_factor, op),
     )
     loss_scale.install()
@@ -182,8 +185,4 @@ def _check(optimizer: object, op: ReduceOp, backward_passes: int) -> None:
     if reduction_of(optimizer) is not None:
         raise UsageError(f"optimizer '{optimizer.name}' is wrapped already; call DistributedOptimizer once")
     gradient_op(op)
-    if not isinstance(backward_passes, int) or backward_passes < 1:
-        raise UsageError(
-            f"backward_passes_per_step is {backward_passes!r}; give the number of calls of apply() that make one "
-            "update, 1 or more"
-        )
+    checked_passes(backward_passes)

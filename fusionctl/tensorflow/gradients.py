@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import Collective, Group, ReduceOp, Request, checked_dtype
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
@@ -33,8 +34,9 @@ def reduce_gradients(
     groups: Groups = None,
     sparse_as_dense: bool = False,
     use_generic_names: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor | None]:
-    """Reduce gradients over the ranks, in eager mode or in a graph; all ranks pass the same variables.
+    """Reduce gradients over the ranks of a process set, in eager mode or in a graph; all pass the same variables.
 
     `groups` None lets the fusion threshold cut the set; a number n makes n fused groups of consecutive variables,
     nearly equal in number; a list of lists of variables makes each list a fused group and every other variable its own.
@@ -47,7 +49,7 @@ def reduce_gradients(
     decay or momentum then act on the variable, so leave out of a set what no rank uses.
     """
     names = [f"tensor.{index}" for index in range(len(variables))] if use_generic_names else variable_names(variables)
-    whole = completed(grads, variables)
+    whole = completed(grads, variables, process_set)
     dense = {
         index: compression.compress(densify(grad, variables[index], sparse_as_dense)) for index, grad in whole.items()
     }
@@ -63,7 +65,7 @@ def reduce_gradients(
             order += present
     if not order:
         return list(grads)
-    reduced, missing = send([dense[index] for index in order], announced, grads)
+    reduced, missing = send([dense[index] for index in order], announced, grads, process_set)
     results: list[tf.Tensor | None] = [None] * len(variables)
     for index, tensor in zip(order, reduced, strict=True):
         if index not in missing:
@@ -72,16 +74,16 @@ def reduce_gradients(
 
 
 def send(
-    tensors: list[tf.Tensor], groups: list[Group], grads: Sequence[Any]
+    tensors: list[tf.Tensor], groups: list[Group], grads: Sequence[Any], process_set: ProcessSet
 ) -> tuple[Sequence[tf.Tensor], Collection[int]]:
     """The reduced tensors, and the indices of the gradients that are known to be None on all ranks."""
-    if not needs_mask():
-        return exchange(tensors, groups), ()
+    if not needs_mask(process_set):
+        return exchange(tensors, groups, process_set), ()
     last = groups[-1].requests[-1]
     request = mask_request(len(grads), last)
     *others, group = groups
     groups = [*others, replace(group, requests=(*group.requests, request))]
-    *reduced, masks = exchange([*tensors, mask(grads, last.dtype)], groups)
+    *reduced, masks = exchange([*tensors, mask(grads, last.dtype)], groups, process_set)
     return reduced, absent(masks)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusionctl import runtime
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.tensorflow.gradients import reduce_gradients
+from fusionctl.tensorflow.sparse import each_value
 
 Pairs = list[tuple[Any, Any]]
 
@@ -17,12 +18,13 @@ Pairs = list[tuple[Any, Any]]
 class LocalSources:
     """The variables, or other sources of gradients, that this rank keeps to itself.
 
-    `scale` divides their gradients by the number of ranks, as an average does with a gradient that one rank has: so
-    the learning rate means the same for local and for global variables.
+    `scale` divides their gradients by the number of ranks in the process set, as an average does with a gradient that
+    one rank has: so the learning rate means the same for local and for global variables.
     """
 
-    def __init__(self, scale: bool) -> None:
+    def __init__(self, scale: bool, process_set: ProcessSet = global_process_set) -> None:
         self._scale = scale
+        self._process_set = process_set
         self._sources: dict[int, Any] = {}
         self._layers: list[Any] = []
 
@@ -48,17 +50,20 @@ class LocalSources:
         return here, [pair for pair in pairs if id(pair[1]) not in local]
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], **options: Any) -> list[Any]:
-        """The local gradients as they are here, but for the scale, and the others by `reduce_gradients`."""
+        """The local gradients as they are here, but for the scale, and the others reduced over the process set."""
         here, everywhere = self.split(grads, variables)
-        reduced = reduce_gradients([grad for grad, _ in everywhere], [each for _, each in everywhere], **options)
+        reduced = reduce_gradients(
+            [grad for grad, _ in everywhere],
+            [each for _, each in everywhere],
+            process_set=self._process_set,
+            **options,
+        )
         remaining = {False: iter(reduced), True: iter([grad for grad, _ in here])}
         local = {id(variable) for _, variable in here}
         return [next(remaining[id(variable) in local]) for variable in variables]
 
     def _scaled(self, grad: Any) -> Any:
-        size = runtime.current().size
+        size = self._process_set.size()
         if grad is None or not self._scale or size == 1:
             return grad
-        if isinstance(grad, tf.IndexedSlices):
-            return tf.IndexedSlices(self._scaled(grad.values), grad.indices, grad.dense_shape)
-        return grad / tf.cast(size, grad.dtype)
+        return each_value(grad, lambda values: values / tf.cast(size, values.dtype))

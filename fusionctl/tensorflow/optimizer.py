@@ -8,13 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.aggregation import Aggregation
 from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.deltas import update_by_deltas
 from fusionctl.tensorflow.gradients import Groups
 from fusionctl.tensorflow.library import outside_autograph
 from fusionctl.tensorflow.local import LocalSources
-from fusionctl.tensorflow.tape import choose_groups, gradient_op, predivide
+from fusionctl.tensorflow.tape import checked_passes, choose_groups, gradient_op, predivide
 
 
 def DistributedOptimizer(
@@ -31,6 +33,7 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
     """An optimizer that reduces its gradients over the ranks in `compute_gradients`, and so in `minimize`.
@@ -38,8 +41,9 @@ def DistributedOptimizer(
     `optimizer` is a `tf.compat.v1.train.Optimizer`; a Keras one is handed to `fusionctl.keras.DistributedOptimizer`
     with all arguments that it has.  With `backward_passes_per_step` k the gradients of k calls are summed on each rank,
     or averaged with `average_aggregated_gradients`, and the k-th call reduces and applies them; the calls between
-    change no variable but `global_step`.  The other arguments are those of `DistributedGradientTape`.  UsageError for
-    what is no optimizer, and for other ops than Average and Sum.
+    change no variable but `global_step`.  With op Adasum each rank applies its own gradients, and what that changed of
+    the variables is combined.  The other arguments are those of `DistributedGradientTape`.  UsageError for what is no
+    optimizer, and for other ops than Average, Sum and Adasum.
     """
     options: dict[str, Any] = {
         "device_dense": device_dense,
@@ -52,6 +56,7 @@ def DistributedOptimizer(
         "average_aggregated_gradients": average_aggregated_gradients,
         "num_groups": num_groups,
         "groups": groups,
+        "process_set": process_set,
         "scale_local_gradients": scale_local_gradients,
     }
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
@@ -66,14 +71,9 @@ def DistributedOptimizer(
         **predivide(gradient_predivide_factor, gradient_op(op)),
     }
     aggregation = Aggregation(passes, average_aggregated_gradients) if passes > 1 else None
-    return _Distributed(optimizer, use_locking, LocalSources(scale_local_gradients), reduction, aggregation)
-
-
-def checked_passes(passes: int) -> int:
-    """`backward_passes_per_step`; UsageError unless it is a positive number."""
-    if not isinstance(passes, int) or passes < 1:
-        raise UsageError(f"backward_passes_per_step is {passes!r}; give the number of calls to add up, 1 or more")
-    return passes
+    return _Distributed(
+        optimizer, use_locking, LocalSources(scale_local_gradients, process_set), reduction, aggregation
+    )
 
 
 def _for_keras(optimizer: Any, name: str | None, options: dict[str, Any]) -> Any:
@@ -110,10 +110,11 @@ class _Distributed(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         """Pairs of reduced gradient and variable; arguments are those of the given optimizer."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        reduce = self._keep if self._reduction["op"] is ReduceOp.ADASUM else self._reduce
         if self._aggregation is None:
-            reduced = self._reduce(grads, variables)
+            reduced = reduce(grads, variables)
         else:
-            reduced = self._aggregation.add(grads, variables, self._reduce)
+            reduced = self._aggregation.add(grads, variables, reduce)
         return list(zip(reduced, variables, strict=True))
 
     @outside_autograph
@@ -122,7 +123,14 @@ class _Distributed(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         pairs = list(grads_and_vars)
 
         def update() -> Any:
-            return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+            if self._reduction["op"] is not ReduceOp.ADASUM:
+                return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+            _, shared = self._local.split(*zip(*pairs, strict=True))
+            return update_by_deltas(
+                lambda: self._optimizer.apply_gradients(pairs, global_step=global_step, name=name),
+                [variable for _, variable in shared],
+                self._reduce,
+            )
 
         if self._aggregation is None:
             return update()
@@ -142,3 +150,6 @@ class _Distributed(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
 
     def _reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         return self._local.reduce(grads, variables, **self._reduction)
+
+    def _keep(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return list(grads)

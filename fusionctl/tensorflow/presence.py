@@ -12,19 +12,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusionctl import runtime
-from fusionctl.request import Request
+from fusionctl.process_sets import ProcessSet
+from fusionctl.request import ReduceOp, Request
 
 MASK = "gradients present"
 """Name of the mask on the wire, within the group of the gradients."""
 
 
-def completed(grads: Sequence[Any], variables: Sequence[Any]) -> dict[int, Any]:
+def completed(grads: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet) -> dict[int, Any]:
     """By index what this rank sends: its gradients, and zeros where another rank may have one.
 
     One rank sends no zeros, and no rank any for what has no gradients: integers, truth values and text.
     """
-    alone = runtime.current().size == 1
+    alone = process_set.size() == 1
     sent = {}
     for index, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
         if grad is not None:
@@ -42,9 +42,9 @@ def zeros(variable: Any) -> tf.Tensor:
     return tf.zeros_like(tf.convert_to_tensor(variable))
 
 
-def needs_mask() -> bool:
+def needs_mask(process_set: ProcessSet) -> bool:
     """Whether the ranks tell each other which gradients they have; in a graph nobody could act on it."""
-    return runtime.current().size > 1 and tf.executing_eagerly()
+    return process_set.size() > 1 and tf.executing_eagerly()
 
 
 def mask(grads: Sequence[Any], dtype: str) -> tf.Tensor:
@@ -54,7 +54,8 @@ def mask(grads: Sequence[Any], dtype: str) -> tf.Tensor:
 
 def mask_request(count: int, like: Request) -> Request:
     """The request of a mask for `count` gradients, of the kind of one of them."""
-    return Request(MASK, like.collective, like.dtype, (count,), like.op, like.prescale, like.postscale)
+    op = ReduceOp.SUM if like.op is ReduceOp.ADASUM else like.op  # a sum of parts of masks may hide a rank
+    return Request(MASK, like.collective, like.dtype, (count,), op, like.prescale, like.postscale)
 
 
 def absent(reduced: tf.Tensor) -> set[int]:

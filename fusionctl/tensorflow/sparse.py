@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,13 @@ def densify(tensor: Any, shape_of: Any = None, sparse_as_dense: bool = False) ->
     shape = tensor.dense_shape if shape_of is None else tf.shape(shape_of, out_type=tensor.indices.dtype)
     dense = tf.math.unsorted_segment_sum(tensor.values, tensor.indices, shape[0])
     return dense if shape_of is None else tf.ensure_shape(dense, shape_of.shape)
+
+
+def each_value(grad: Any, function: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+    """The gradient, dense or sparse, with a function applied to its values."""
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(function(grad.values), grad.indices, grad.dense_shape)
+    return function(tf.convert_to_tensor(grad))
 
 
 @functools.cache

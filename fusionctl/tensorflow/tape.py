@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ReduceOp, checked_op
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.gradients import Groups
@@ -21,7 +22,7 @@ class DistributedGradientTape:
 
     Arguments are those of `reduce_gradients` and Horovod's: `gradient_predivide_factor` f divides by f before the sum
     and by size / f after it (Average only); `num_groups` is an older spelling of a number in `groups`; the devices have
-    no effect.  `scale_local_gradients` divides the gradients of local sources by the number of ranks.
+    no effect.  `scale_local_gradients` divides the gradients of local sources by the number of ranks in `process_set`.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class DistributedGradientTape:
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
         self._tape = gradtape
-        self._local = LocalSources(scale_local_gradients)
+        self._local = LocalSources(scale_local_gradients, process_set)
         self._reduction: dict[str, Any] = {
             "op": gradient_op(op),
             "compression": compression,
@@ -104,6 +106,7 @@ def PartialDistributedGradientTape(
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> DistributedGradientTape:
@@ -122,6 +125,7 @@ def PartialDistributedGradientTape(
         gradient_predivide_factor,
         num_groups,
         groups,
+        process_set,
         scale_local_gradients,
     )
     tape.register_local_layers(local_layers)
@@ -138,10 +142,17 @@ def predivide(factor: float, op: ReduceOp) -> dict[str, float]:
 
 
 def gradient_op(op: object) -> ReduceOp:
-    """The op by which gradients are combined; UsageError for others than Average and Sum."""
-    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-        raise UsageError(f"op is {op!r}; gradients can be combined by Average or Sum")
+    """The op by which gradients are combined; UsageError for others than Average, Sum and Adasum."""
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM):
+        raise UsageError(f"op is {op!r}; gradients can be combined by Average, Sum or Adasum")
     return checked_op("gradients", op)
+
+
+def checked_passes(passes: int) -> int:
+    """`backward_passes_per_step`; UsageError unless it is a positive number."""
+    if not isinstance(passes, int) or passes < 1:
+        raise UsageError(f"backward_passes_per_step is {passes!r}; give the number of passes to add up, 1 or more")
+    return passes
 
 
 def choose_groups(num_groups: int, groups: Groups) -> Groups:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import DTYPES, Group
 from fusionctl.tensorflow.library import exchange, outside_autograph
 from fusionctl.tensorflow.names import variable_name, variable_names
@@ -19,8 +20,13 @@ KEPT = (tf.string, tf.resource, tf.variant)
 
 
 @outside_autograph
-def broadcast_variables(variables: Iterable[Any], root_rank: int, inplace: bool = False) -> tf.Operation | None:
-    """Assign the root rank's values to the variables, tf.Variables or Keras's, on every rank; one group.
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> tf.Operation | None:
+    """Assign the root rank's values to the variables, tf.Variables or Keras's, on every rank of the process set.
 
     All ranks pass the same variables in the same order.  In a tf.function the assignments are part of the step; in a
     graph of TensorFlow 1 the result is the op that assigns, to be run after the initialisers.  Every number and truth
@@ -28,14 +34,19 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, inplace: bool 
     are on each rank, and one warning names them.  UsageError for what is neither.  `inplace` is Horovod's and changes
     nothing.
     """
-    assigned = broadcast_(variables, root_rank, name="broadcast_variables")
+    assigned = broadcast_(variables, root_rank, "broadcast_variables", process_set)
     if tf.executing_eagerly() or _in_function():
         return None
     return tf.group(*assigned)
 
 
 @outside_autograph
-def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None) -> list[Any]:
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
     """Like `broadcast_variables`, under a name of the caller's; the variables, or in a graph their assigned values."""
     listed = broadcastable(list(variables))
     if not listed:
@@ -43,10 +54,10 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     values = [tf.convert_to_tensor(variable) for variable in listed]
     sent = [_as_sent(value) for value in values]
     requests = tuple(
-        broadcast_request(f"broadcast/{each}", value, root_rank)
+        broadcast_request(f"broadcast/{each}", value, root_rank, process_set)
         for each, value in zip(variable_names(listed), sent, strict=True)
     )
-    received = exchange(sent, [Group(name or "broadcast_", requests)])
+    received = exchange(sent, [Group(name or "broadcast_", requests)], process_set)
     assigned = [
         variable.assign(_as_kept(got, value)) for variable, value, got in zip(listed, values, received, strict=True)
     ]

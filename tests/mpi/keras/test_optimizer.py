@@ -227,9 +227,9 @@ def test_updates_around_apply_raise() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0; give the number of calls"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0; give the number of passes"),
         ({"op": fusion.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor is 2.0 with op SUM"),
-        ({"op": 3}, "op is 3; gradients can be combined by Average or Sum"),
+        ({"op": 3}, "op is 3; gradients can be combined by Average, Sum or Adasum"),
         ({"num_groups": 2, "groups": 3}, "both num_groups and groups are given"),
     ],
     ids=str,

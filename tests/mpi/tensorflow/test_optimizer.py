@@ -132,3 +132,24 @@ def test_a_keras_optimizer_is_handed_over() -> None:
 def test_arguments_that_are_wrong(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(fusionctl.UsageError, match=message):
         call()
+
+
+@pytest.mark.parametrize("how", ["graph", "control flow of v1", "eager", "function"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_adasum_combines_what_the_updates_changed(how: str, passes: int) -> None:
+    optimizer = fusion.DistributedOptimizer(MAKE["sgd"](), op=fusion.Adasum, backward_passes_per_step=passes)
+    if how in ("eager", "function"):
+        got = trained_eagerly(optimizer, factor(), passes, wrap=how == "function")
+    else:
+        got = trained_in_a_graph(optimizer, factor(), passes, control_flow_v2=how == "graph")
+    start = np.array([1.0, 2.0], np.float32)
+    own = (-0.125 * 2 * passes * factor() * start).astype(np.float32)
+    np.testing.assert_allclose(got, start + fusionctl.allreduce(own, name="delta", op=fusion.Adasum), rtol=1e-5)
+
+
+def test_adasum_leaves_local_variables_to_the_rank() -> None:
+    optimizer = fusion.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), op=fusion.Adasum)
+    shared, own = tf.Variable(0.0, name="adasum shared"), tf.Variable(0.0, name="adasum own")
+    optimizer.register_local_var(own)
+    optimizer.minimize(lambda: shared + factor() * own, var_list=[shared, own])
+    assert (float(shared), float(own)) == (-1.0, -factor())
