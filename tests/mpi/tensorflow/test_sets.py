@@ -18,13 +18,18 @@ WRAPS = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager"
 
 
 @pytest.fixture(scope="module")
-def mine() -> Iterator[fusion.ProcessSet]:
-    """The even ranks on those, the odd ranks on the others."""
+def both() -> Iterator[list[fusion.ProcessSet]]:
+    """The even ranks, and the odd ones."""
     sets = [fusion.add_process_set(range(first, fusion.size(), 2)) for first in (0, 1)]
-    yield sets[fusion.rank() % 2]
+    yield sets
     fusionctl.barrier("sets are done with")
     for each in sets:
         fusion.remove_process_set(each)
+
+
+@pytest.fixture
+def mine(both: list[fusion.ProcessSet]) -> fusion.ProcessSet:
+    return both[fusion.rank() % 2]
 
 
 def mean_of(among: fusion.ProcessSet) -> float:
@@ -104,12 +109,9 @@ def test_adasum_of_gradients(wrap: Any) -> None:
     assert unused is None or float(unused) == 0.0
 
 
-def test_ranks_outside_of_the_set_are_told() -> None:
-    first = fusion.add_process_set([0])
-    if fusion.rank() > 0:
-        variable = tf.Variable(0.0, name="outside")
-        with fusion.DistributedGradientTape(tf.GradientTape(), process_set=first) as tape:
-            loss = 2.0 * variable
-        with pytest.raises(fusionctl.UsageError, match=f"rank {fusion.rank()} is not in process set"):
-            tape.gradient(loss, [variable])
-    fusion.remove_process_set(first)
+def test_ranks_outside_of_the_set_are_told(both: list[fusion.ProcessSet]) -> None:
+    variable = tf.Variable(0.0, name="outside")
+    with fusion.DistributedGradientTape(tf.GradientTape(), process_set=both[1 - fusion.rank() % 2]) as tape:
+        loss = 2.0 * variable
+    with pytest.raises(fusionctl.UsageError, match=f"rank {fusion.rank()} is not in process set"):
+        tape.gradient(loss, [variable])
