@@ -33,7 +33,7 @@ class Aggregation:
         count = self._count()
         sums = [self._sum(variable) for variable in variables]
         dense = [
-            zeros(variable) if grad is None else densify(grad, variable, sparse_as_dense=True)
+            zeros(variable) if grad is None else densify(grad, variable)
             for grad, variable in zip(grads, variables, strict=True)
         ]
         added = [total.assign_add(grad, read_value=False) for total, grad in zip(sums, dense, strict=True)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +15,8 @@ from fusionctl.request import Collective, Group, ReduceOp, Request, checked_dtyp
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import variable_names
-from fusionctl.tensorflow.presence import absent, completed, mask, mask_request, needs_mask
-from fusionctl.tensorflow.sparse import densify
+from fusionctl.tensorflow.presence import completed
+from fusionctl.tensorflow.sparse import count_request, count_rows, densify, each_value, is_sparse, merged, reduce_rows
 
 Groups = int | Sequence[Sequence[Any]] | None
 
@@ -35,66 +35,67 @@ def reduce_gradients(
     sparse_as_dense: bool = False,
     use_generic_names: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> list[tf.Tensor | None]:
+) -> list[Any]:
     """Reduce gradients over the ranks of a process set, in eager mode or in a graph; all pass the same variables.
 
     `groups` None lets the fusion threshold cut the set; a number n makes n fused groups of consecutive variables,
     nearly equal in number; a list of lists of variables makes each list a fused group and every other variable its own.
-    Sparse gradients become dense.  `use_generic_names` names the tensors by their position, for variables whose names
-    differ between the ranks.
+    `use_generic_names` names the tensors by their position, for variables whose names differ between the ranks.
+
+    Sparse gradients (tf.IndexedSlices) come back sparse, each row once: repeated rows are merged before they travel,
+    and the dense form travels where that is less.  `sparse_as_dense` makes them dense at once, and so does Adasum.
 
     A None is zeros if another rank has a gradient: the sum, or the average over all ranks, comes back on every rank.
     If no rank has one, None stays None in eager mode, and in a graph on one rank.  In a graph of several ranks it comes
     back as zeros, because what other ranks traced is not known in the trace, and asking could wait for ever; weight
-    decay or momentum then act on the variable, so leave out of a set what no rank uses.
+    decay or momentum then act on the variable, so leave out of a set what no rank uses.  For the same reason a None in
+    a graph that is a sparse gradient on another rank is a MismatchError, unless with `sparse_as_dense`.
     """
+    if not variables:
+        return []
     names = [f"tensor.{index}" for index in range(len(variables))] if use_generic_names else variable_names(variables)
-    whole = completed(grads, variables, process_set)
-    dense = {
-        index: compression.compress(densify(grad, variables[index], sparse_as_dense)) for index, grad in whole.items()
+    as_dense = sparse_as_dense or op == ReduceOp.ADASUM
+    prepared = [prepare(grad, variable, as_dense) for grad, variable in zip(grads, variables, strict=True)]
+    whole, totals = completed(prepared, variables, set_name(name, names), process_set)
+    sent = {index: each_value(grad, compression.compress) for index, grad in whole.items()}
+    requests = {
+        index: request_for(names[index], grad, variables[index], ReduceOp(op), prescale, postscale)
+        for index, grad in sent.items()
     }
     announced, order = [], []
     for members, fuses_whole in reversed(split(variables, groups)):
-        present = [index for index in reversed(members) if index in dense]  # the order in which they become ready
-        requests = tuple(
-            request_for(names[index], dense[index], variables[index], ReduceOp(op), prescale, postscale)
-            for index in present
-        )
-        if requests:
-            announced.append(Group(set_name(name, [names[index] for index in members]), requests, fuses_whole))
+        present = [
+            index for index in reversed(members) if index in sent and index not in totals
+        ]  # as they become ready
+        if present:
+            firsts = tuple(count_request(names[i]) if is_sparse(sent[i]) else requests[i] for i in present)
+            announced.append(Group(set_name(name, [names[i] for i in members]), firsts, fuses_whole))
             order += present
-    if not order:
-        return list(grads)
-    reduced, missing = send([dense[index] for index in order], announced, grads, process_set)
-    results: list[tf.Tensor | None] = [None] * len(variables)
-    for index, tensor in zip(order, reduced, strict=True):
-        if index not in missing:
-            results[index] = compression.decompress(tensor, whole[index].dtype)
+    tensors = [count_rows(sent[i]) if is_sparse(sent[i]) else sent[i] for i in order]
+    reduced = exchange(tensors, announced, process_set) if order else []
+    results: list[Any] = [None] * len(variables)
+    for index, result in [*zip(order, reduced, strict=True), *totals.items()]:
+        if is_sparse(sent[index]):
+            group = set_name(name, [names[index]])
+            result = reduce_rows(group, sent[index], result, requests[index], process_set)
+        results[index] = each_value(result, partial(compression.decompress, dtype=whole[index].dtype))
     return results
 
 
-def send(
-    tensors: list[tf.Tensor], groups: list[Group], grads: Sequence[Any], process_set: ProcessSet
-) -> tuple[Sequence[tf.Tensor], Collection[int]]:
-    """The reduced tensors, and the indices of the gradients that are known to be None on all ranks."""
-    if not needs_mask(process_set):
-        return exchange(tensors, groups, process_set), ()
-    last = groups[-1].requests[-1]
-    request = mask_request(len(grads), last)
-    *others, group = groups
-    groups = [*others, replace(group, requests=(*group.requests, request))]
-    *reduced, masks = exchange([*tensors, mask(grads, last.dtype)], groups, process_set)
-    return reduced, absent(masks)
+def prepare(grad: Any, variable: Any, as_dense: bool) -> Any:
+    """The gradient as a tensor, or as merged slices that know their dense shape, or None."""
+    if grad is None or not is_sparse(grad) or as_dense:
+        return None if grad is None else densify(grad, variable)
+    return merged(tf.IndexedSlices(grad.values, grad.indices, tf.shape(variable, out_type=tf.int64)))
 
 
-def request_for(
-    name: str, tensor: tf.Tensor, variable: Any, op: ReduceOp, prescale: float, postscale: float
-) -> Request:
-    """The request of a gradient; what the graph does not know of its shape the variable does."""
-    checked_dtype(name, tensor.dtype.name, op)
-    if not tensor.shape.is_fully_defined():
-        tensor.set_shape(variable.shape)
-    return Request(name, Collective.ALLREDUCE, tensor.dtype.name, static_shape(tensor), op, prescale, postscale)
+def request_for(name: str, grad: Any, variable: Any, op: ReduceOp, prescale: float, postscale: float) -> Request:
+    """The request of a gradient, in its dense form; what the graph does not know of its shape the variable does."""
+    checked_dtype(name, grad.dtype.name, op)
+    if not is_sparse(grad) and not grad.shape.is_fully_defined():
+        grad.set_shape(variable.shape)
+    shape = tuple(variable.shape) if is_sparse(grad) else static_shape(grad)
+    return Request(name, Collective.ALLREDUCE, grad.dtype.name, shape, op, prescale, postscale)
 
 
 def set_name(name: str, members: Sequence[str]) -> str:

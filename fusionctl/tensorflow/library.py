@@ -206,6 +206,14 @@ def run_unordered(op: tf.Operation) -> None:
         run_independently(op)
 
 
+def run_branch_unordered(value: Any) -> None:
+    """The same for the tf.cond that a value came from."""
+    if not tf.executing_eagerly():
+        op = value.op.inputs[0].op if value.op.type == "Identity" else value.op
+        if op.type in ("If", "StatelessIf"):
+            run_unordered(op)
+
+
 def refuse_xla(graph: tf.Graph) -> None:
     """UsageError inside tf.function(jit_compile=True)."""
     if control_flow_util.GraphOrParentsInXlaContext(graph):

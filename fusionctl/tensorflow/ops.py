@@ -6,6 +6,7 @@ All are differentiable (`backward.py`) and collective: every rank calls them wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +27,17 @@ from fusionctl.tensorflow.backward import exchange_nonlinear, is_adjoint
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
-from fusionctl.tensorflow.sparse import densify
+from fusionctl.tensorflow.sparse import (
+    check_sparse_op,
+    count_request,
+    count_rows,
+    dense_shape,
+    densify,
+    each_value,
+    is_sparse,
+    merged,
+    reduce_rows,
+)
 
 NONLINEAR = (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT)
 
@@ -44,14 +55,17 @@ def allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
-) -> tf.Tensor:
+) -> Any:
     """Combine the ranks' tensors element by element; the result has the tensor's shape and dtype on every rank.
 
     `op` is Average unless given; `average` is its older spelling.  Any dtype of `request.DTYPES`: float16 and bfloat16
     accumulate in float32, an average of integers is the exact mean, truncated toward zero, bool takes Min (and), Max
-    (or) and Product.  Unnamed calls in graphs are
-    matched by the order of the trace, so name what the ranks may trace in different orders.  IndexedSlices come back
-    dense.  The devices are Horovod's and have no effect, nor has `ignore_name_scope`: names never contain the scope.
+    (or) and Product.  Unnamed calls in graphs are matched by the order of the trace, so name what the ranks may trace
+    in different orders.  The devices are Horovod's and have no effect, nor has `ignore_name_scope`: names never contain
+    the scope.
+
+    IndexedSlices, for Average and Sum, come back as IndexedSlices with each row once, all ranks' rows; they travel as
+    rows or as a dense tensor, whichever is less.  They must be such on all ranks.
     """
     return grouped_allreduce(
         [tensor],
@@ -80,30 +94,49 @@ def grouped_allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
-) -> list[tf.Tensor]:
-    """All-reduce several tensors as one fused group; dtypes may differ.  Arguments are those of `allreduce`."""
+) -> list[Any]:
+    """All-reduce several tensors as one fused group; dtypes may differ, and some be sparse.  Arguments: `allreduce`."""
     if not tensors:
         return []
-    dense = [densify(tensor) for tensor in tensors]
-    sent = [compression.compress(tensor) for tensor in dense]
     name = checked_name(name or default_name("grouped_allreduce"))
     chosen = choose_op(name, average, op)
-    requests = tuple(
+    listed = [_prepared(name, tensor, chosen) for tensor in tensors]
+    sent = [each_value(tensor, compression.compress) for tensor in listed]
+    dense = [
         Request(
             name if len(sent) == 1 else f"{name}.{index}",
             Collective.ALLREDUCE,
             checked_dtype(name, tensor.dtype.name, chosen),
-            static_shape(tensor),
+            dense_shape(tensor) if is_sparse(tensor) else static_shape(tensor),
             chosen,
             prescale_factor,
             postscale_factor,
         )
         for index, tensor in enumerate(sent)
-    )
-    group = Group(name, requests, fuses_whole=len(requests) > 1)
-    adjoint = chosen in NONLINEAR and is_adjoint() and all(tensor.dtype.is_floating for tensor in sent)
-    received = exchange_nonlinear(sent, group, process_set) if adjoint else exchange(sent, [group], process_set)
-    return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, dense, strict=True)]
+    ]
+    requests = [count_request(each.name) if is_sparse(x) else each for each, x in zip(dense, sent, strict=True)]
+    group = Group(name, tuple(requests), fuses_whole=len(requests) > 1)
+    first = [count_rows(tensor) if is_sparse(tensor) else tensor for tensor in sent]
+    adjoint = chosen in NONLINEAR and is_adjoint() and all(tensor.dtype.is_floating for tensor in first)
+    received = exchange_nonlinear(first, group, process_set) if adjoint else exchange(first, [group], process_set)
+    whole = [
+        reduce_rows(each.name, tensor, got, each, process_set) if is_sparse(tensor) else got
+        for each, tensor, got in zip(dense, sent, received, strict=True)
+    ]
+    return [
+        each_value(got, partial(compression.decompress, dtype=tensor.dtype))
+        for got, tensor in zip(whole, listed, strict=True)
+    ]
+
+
+def _prepared(name: str, tensor: Any, op: ReduceOp) -> Any:
+    """The tensor, or slices with each row once, or dense for Adasum."""
+    if not is_sparse(tensor):
+        return tf.convert_to_tensor(tensor)
+    if op is ReduceOp.ADASUM:
+        return densify(tensor)
+    check_sparse_op(name, op)
+    return merged(tensor)
 
 
 @outside_autograph

@@ -1,8 +1,7 @@
-"""Which ranks have a gradient: a None on some ranks only is zeros, so that all ranks send the same set every step.
+"""Which ranks have a gradient, and of which form: a None on some ranks only is zeros, so that all ranks send the same.
 
-Nothing is agreed beforehand, as an agreement would wait for ranks that trace another function, or none.  Instead a
-rank sends zeros for each None, and in eager mode one tensor more, the mask, from which all ranks see whether any of
-them has a gradient.
+In eager mode the ranks tell each other before they send.  In a graph nothing is agreed beforehand, as an agreement
+would wait for ranks that trace another function, or none: a rank sends zeros for each None.
 """
 
 from __future__ import annotations
@@ -10,28 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fusionctl.process_sets import ProcessSet
-from fusionctl.request import ReduceOp, Request
+from fusionctl.request import Collective, Group, ReduceOp, Request
+from fusionctl.tensorflow.library import exchange
+from fusionctl.tensorflow.sparse import densify, is_sparse, no_rows
 
-MASK = "gradients present"
-"""Name of the mask on the wire, within the group of the gradients."""
 
-
-def completed(grads: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet) -> dict[int, Any]:
-    """By index what this rank sends: its gradients, and zeros where another rank may have one.
+def completed(
+    grads: Sequence[Any], variables: Sequence[Any], name: str, process_set: ProcessSet
+) -> tuple[dict[int, Any], dict[int, int]]:
+    """By index what this rank sends, dense or merged slices, and of the sparse ones all ranks' rows, where known.
 
     One rank sends no zeros, and no rank any for what has no gradients: integers, truth values and text.
     """
-    alone = process_set.size() == 1
+    if process_set.size() > 1 and tf.executing_eagerly():
+        return _agreed(grads, variables, name, process_set)
     sent = {}
     for index, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
         if grad is not None:
             sent[index] = grad
-        elif not alone and tf.as_dtype(variable.dtype).is_floating:
+        elif process_set.size() > 1 and tf.as_dtype(variable.dtype).is_floating:
             sent[index] = zeros(variable)
-    return sent
+    return sent, {}
 
 
 def zeros(variable: Any) -> tf.Tensor:
@@ -42,22 +44,23 @@ def zeros(variable: Any) -> tf.Tensor:
     return tf.zeros_like(tf.convert_to_tensor(variable))
 
 
-def needs_mask(process_set: ProcessSet) -> bool:
-    """Whether the ranks tell each other which gradients they have; in a graph nobody could act on it."""
-    return process_set.size() > 1 and tf.executing_eagerly()
-
-
-def mask(grads: Sequence[Any], dtype: str) -> tf.Tensor:
-    """One for each gradient that this rank has, zero for the others; [len(grads)], of a dtype that it fuses with."""
-    return tf.constant([0.0 if grad is None else 1.0 for grad in grads], dtype)
-
-
-def mask_request(count: int, like: Request) -> Request:
-    """The request of a mask for `count` gradients, of the kind of one of them."""
-    op = ReduceOp.SUM if like.op is ReduceOp.ADASUM else like.op  # a sum of parts of masks may hide a rank
-    return Request(MASK, like.collective, like.dtype, (count,), op, like.prescale, like.postscale)
-
-
-def absent(reduced: tf.Tensor) -> set[int]:
-    """Indices of the gradients that no rank has, from the reduced mask."""
-    return {index for index, total in enumerate(tf.cast(reduced, tf.float32).numpy().tolist()) if total == 0}
+def _agreed(
+    grads: Sequence[Any], variables: Sequence[Any], name: str, process_set: ProcessSet
+) -> tuple[dict[int, Any], dict[int, int]]:
+    own = np.zeros((3, len(grads)), np.int64)  # dense here, sparse here, rows
+    for index, grad in enumerate(grads):
+        if is_sparse(grad):
+            own[1:, index] = 1, grad.indices.shape[0]
+        elif grad is not None:
+            own[0, index] = 1
+    request = Request(f"{name}: present", Collective.ALLREDUCE, "int64", own.shape, ReduceOp.SUM)
+    (reduced,) = exchange([tf.constant(own)], [Group(request.name, (request,))], process_set)
+    sent: dict[int, Any] = {}
+    totals: dict[int, int] = {}
+    for index, (dense, sparse, rows) in enumerate(reduced.numpy().T.tolist()):
+        grad, variable = grads[index], variables[index]
+        if dense:
+            sent[index] = zeros(variable) if grad is None else densify(grad, variable)
+        elif sparse:
+            sent[index], totals[index] = no_rows(variable) if grad is None else grad, rows
+    return sent, totals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import keras
@@ -13,7 +12,6 @@ from graphs import graph
 
 import fusionctl
 import fusionctl.tensorflow as fusion
-from fusionctl.tensorflow.sparse import _warn_once
 
 LENGTHS = (3, 1, 4, 2, 5)
 
@@ -157,27 +155,6 @@ def test_keras_variables_and_a_model() -> None:
     wanted = [np.mean(per_rank, axis=0) for per_rank in zip(*(local(x) for x in inputs), strict=True)]
     for got, want in zip(distributed(inputs[fusionctl.rank()]), wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_sparse_gradients_become_dense(asked: bool, caplog: pytest.LogCaptureFixture) -> None:
-    table = tf.Variable(tf.ones([4, 2]), name=f"table.{asked}")
-    _warn_once.cache_clear()
-    logging.getLogger("fusionctl").addHandler(caplog.handler)
-
-    @graph
-    def call() -> Any:
-        with fusion.DistributedGradientTape(tf.GradientTape(), sparse_as_dense=asked, op=fusion.Sum) as tape:
-            loss = tf.reduce_sum(tf.gather(table, [1, 1, fusionctl.rank() % 4]))
-        return tape.gradient(loss, table)
-
-    wanted = np.zeros([4, 2])
-    for rank in range(fusionctl.size()):
-        wanted[1] += 2
-        wanted[rank % 4] += 1
-    np.testing.assert_array_equal(call(), wanted)
-    logging.getLogger("fusionctl").removeHandler(caplog.handler)
-    assert ["sparse gradient" in record.getMessage() for record in caplog.records] == [True] * (not asked)
 
 
 def test_arguments_that_contradict_each_other() -> None:
