@@ -184,7 +184,7 @@ def test_a_rank_without_a_gradient_in_a_graph_is_told() -> None:
         return
     table, other = table_of("missing in a graph", WIDE), tf.Variable(1.0, name="used in a graph")
 
-    @tf.function
+    @graph
     def step(sparse_as_dense: bool) -> Any:
         with fusion.DistributedGradientTape(tf.GradientTape(), op=fusion.Sum, sparse_as_dense=sparse_as_dense) as tape:
             loss = other * 1.0
@@ -256,7 +256,7 @@ def test_training_is_that_of_one_process(make: Callable[[], Any], passes: int) -
     def trained(optimizer: Any, rows: list[list[int]], as_dense: bool) -> np.ndarray:
         table = tf.Variable(tf.reshape(tf.range(2.0 * WIDE) / WIDE, [WIDE, 2]), name="trained_table")
 
-        @tf.function
+        @graph
         def step(rows: tf.Tensor) -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(tf.gather(table, rows)))
