@@ -19,6 +19,9 @@ LOCKSTEP = Path(__file__).with_name("lockstep.py")
 SIZES = (1, 2, 3, 4)
 """Numbers of ranks for a file that does not say SIZES = ..."""
 
+FRAMEWORKS = ("tensorflow", "keras")
+"""Folders whose numbers of ranks `--frameworks-at` limits."""
+
 JOB_LIMIT = 1500
 """Seconds for a job; each test in it has a limit of its own."""
 
@@ -32,7 +35,9 @@ class RankFile(pytest.File):
 
     def collect(self) -> Iterable[RankRun]:
         """One item for each number of ranks."""
-        return [RankRun.from_parent(self, name=f"np{size}", size=size) for size in sizes_of(self.path)]
+        chosen = self.config.getoption("--frameworks-at") if self.path.parent.name in FRAMEWORKS else "all"
+        sizes = [size for size in sizes_of(self.path) if chosen in ("all", ("even", "odd")[size % 2])]
+        return [RankRun.from_parent(self, name=f"np{size}", size=size) for size in sizes]
 
 
 class RankRun(pytest.Item):
