@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from fusionctl.errors import FusionctlError
@@ -19,7 +20,8 @@ class ScheduleError(FusionctlError):
 class Send(NamedTuple):
     """Rank `src` sends a chunk as it is when the step starts; rank `dst` reduces it into its own, or replaces that.
 
-    `channel` tells apart what a link carries at once: a tree, a ring or a wavelength.
+    `channel` tells apart what a link carries at once: a tree, a ring or a wavelength.  `via` are the nodes in between,
+    switches or ranks that are passed by, where the way matters; all links of the way are taken for the whole step.
     """
 
     chunk: int
@@ -27,11 +29,22 @@ class Send(NamedTuple):
     dst: int
     reduce: bool
     channel: int = 0
+    via: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """`+3 0->1` reduces chunk 3 into rank 1's, `=3 0->1` replaces it; `@1` is channel 1."""
+        """`+3 0->1` reduces chunk 3 into rank 1's, `=3 0->8->1` replaces it, by way of node 8; `@1` is channel 1."""
         channel = f" @{self.channel}" if self.channel else ""
-        return f"{'+' if self.reduce else '='}{self.chunk} {self.src}->{self.dst}{channel}"
+        return f"{'+' if self.reduce else '='}{self.chunk} {'->'.join(map(str, self.nodes))}{channel}"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes of the way, from source to destination."""
+        return (self.src, *self.via, self.dst)
+
+    @property
+    def hops(self) -> list[tuple[int, int]]:
+        """The links of the way."""
+        return list(pairwise(self.nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,37 +19,48 @@ LATENCY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a connection: `bandwidth` in bytes per second, `latency` in seconds."""
+    """One direction of a connection: `bandwidth` in bytes per second, `latency` in seconds.
+
+    `channels` are what it carries at once, each with the whole bandwidth: the wavelengths of a fibre, else 1.
+    """
 
     bandwidth: float = BANDWIDTH
     latency: float = LATENCY
+    channels: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no link can have."""
-        if not self.bandwidth > 0 or not self.latency >= 0:
+        if not self.bandwidth > 0 or not self.latency >= 0 or not self.channels >= 1:
             raise UsageError(
-                f"a link cannot have {self.bandwidth} bytes/s and {self.latency} s: "
-                f"the bandwidth must be above 0, the latency 0 or above"
+                f"a link cannot have {self.bandwidth} bytes/s, {self.latency} s and {self.channels} channels: "
+                f"the bandwidth must be above 0, the latency 0 or above, the channels 1 or more"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The directed links between `size` ranks; `links` is keyed by (source, destination).
+    """The directed links between `size` ranks and `switches` switches, which are the nodes from `size` on.
 
-    `name` carries the parameters that make it, such as `ring(8)`.
+    `links` is keyed by (source, destination).  `name` carries the parameters that make it, such as `ring(8)`.
     """
 
     name: str
     size: int
     links: Mapping[tuple[int, int], Link] = field(repr=False, hash=False)
+    switches: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse links of ranks that do not exist."""
+        """Refuse links of nodes that do not exist."""
         positive(self.size)
         for src, dst in self.links:
-            if src == dst or not (0 <= src < self.size and 0 <= dst < self.size):
-                raise UsageError(f"{self.name}: no link can lead from rank {src} to rank {dst} of {self.size} ranks")
+            if src == dst or not (0 <= src < self.nodes and 0 <= dst < self.nodes):
+                switches = f" and {self.switches} switches" if self.switches else ""
+                raise UsageError(f"{self.name}: no link can lead from {src} to {dst} of {self.size} ranks{switches}")
+
+    @property
+    def nodes(self) -> int:
+        """Number of ranks and switches."""
+        return self.size + self.switches
 
 
 def positive(size: int) -> int:

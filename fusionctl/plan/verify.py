@@ -25,9 +25,9 @@ AFTER = {"allreduce": "all", "reduce_scatter": "owner", "allgather": "all"}
 def verify(schedule: Schedule, topology: Topology | None = None) -> Schedule:
     """Return the schedule if it does what it says, on the links of the topology if one is given.
 
-    ScheduleError names the step, the rank and the chunk, and says what is wrong: a rank, chunk or link that does not
-    exist, two sends on one link and channel in one step, two receives that contradict each other, a contribution that
-    is counted twice or lost, a copy that is empty, incomplete or already there.
+    ScheduleError names the step, the rank and the chunk, and says what is wrong: a rank, chunk, link or channel that
+    does not exist, two sends on one channel of a link in one step, two receives that contradict each other, a
+    contribution that is counted twice or lost, a copy that is empty, incomplete or already there.
     """
     if schedule.size < 1 or schedule.n_chunks < 1:
         raise ScheduleError(
@@ -61,16 +61,26 @@ def _check_sends(where: str, schedule: Schedule, topology: Topology | None, step
     busy: dict[tuple[int, int, int], Send] = {}
     for send in step.sends:
         _check_range(where, schedule, send)
-        if topology is not None and (send.src, send.dst) not in topology.links:
-            raise ScheduleError(
-                f"{where}: {send}: topology {topology.name} has no link from rank {send.src} to rank {send.dst}"
-            )
-        other = busy.setdefault((send.src, send.dst, send.channel), send)
-        if other is not send:
-            raise ScheduleError(
-                f"{where}: {other} and {send} conflict: the link from rank {send.src} to rank {send.dst} "
-                f"carries one chunk at a time on channel {send.channel}"
-            )
+        for src, dst in send.hops:
+            if topology is not None:
+                _check_hop(f"{where}: {send}", topology, src, dst, send.channel)
+            other = busy.setdefault((src, dst, send.channel), send)
+            if other is not send:
+                raise ScheduleError(
+                    f"{where}: {other} and {send} conflict: the link from {src} to {dst} "
+                    f"carries one chunk at a time on channel {send.channel}"
+                )
+
+
+def _check_hop(where: str, topology: Topology, src: int, dst: int, channel: int) -> None:
+    link = topology.links.get((src, dst))
+    if link is None:
+        raise ScheduleError(f"{where}: topology {topology.name} has no link from {src} to {dst}")
+    if channel >= link.channels:
+        raise ScheduleError(
+            f"{where}: the link from {src} to {dst} of topology {topology.name} has {link.channels} channels, "
+            f"of which {channel} is none"
+        )
 
 
 def _check_range(where: str, schedule: Schedule, send: Send) -> None:

@@ -37,11 +37,23 @@ def test_there_is_at_least_one_rank(size: int) -> None:
 
 @pytest.mark.parametrize("pair", [(0, 0), (0, 2), (-1, 1)])
 def test_a_link_leads_from_one_rank_to_another(pair: tuple[int, int]) -> None:
-    with pytest.raises(UsageError, match=f"^pair: no link can lead from rank {pair[0]} to rank {pair[1]} of 2 ranks$"):
+    with pytest.raises(UsageError, match=f"^pair: no link can lead from {pair[0]} to {pair[1]} of 2 ranks$"):
         Topology("pair", 2, {pair: Link()})
 
 
 @pytest.mark.parametrize(("bandwidth", "latency"), [(0.0, 0.0), (-1.0, 0.0), (1.0, -1e-9), (float("nan"), 0.0)])
 def test_a_link_takes_time_but_not_for_ever(bandwidth: float, latency: float) -> None:
-    with pytest.raises(UsageError, match=f"^a link cannot have {bandwidth} bytes/s and {latency} s: "):
+    with pytest.raises(UsageError, match=f"^a link cannot have {bandwidth} bytes/s, {latency} s and 1 channels: "):
         Link(bandwidth, latency)
+
+
+def test_a_link_has_a_channel() -> None:
+    with pytest.raises(UsageError, match=r"s and 0 channels: .* the channels 1 or more$"):
+        Link(channels=0)
+
+
+def test_switches_are_the_nodes_after_the_ranks() -> None:
+    star = Topology("star", 2, {(0, 2): Link(), (2, 1): Link()}, switches=1)
+    assert star.nodes == 3
+    with pytest.raises(UsageError, match=r"^star: no link can lead from 0 to 3 of 2 ranks and 1 switches$"):
+        Topology("star", 2, {(0, 3): Link()}, switches=1)

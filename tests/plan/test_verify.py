@@ -91,8 +91,7 @@ def test_a_send_carries_what_its_rank_held_when_the_step_started() -> None:
         ),
         (
             schedule_of([plus(1, 0), plus(1, 0, chunk=1)], n_chunks=2),
-            "made, step 0: +0 1->0 and +1 1->0 conflict: "
-            "the link from rank 1 to rank 0 carries one chunk at a time on channel 0",
+            "made, step 0: +0 1->0 and +1 1->0 conflict: the link from 1 to 0 carries one chunk at a time on channel 0",
         ),
         (schedule_of([plus(1, 3)]), "made, step 0: +0 1->3: there is no rank 3 among 3"),
         (schedule_of([], [plus(-1, 0)]), "made, step 1: +0 -1->0: there is no rank -1 among 3"),
@@ -140,7 +139,33 @@ def test_a_schedule_runs_on_a_topology_that_has_its_links() -> None:
         verify(ring(size), ring_topology(size))
     with pytest.raises(ScheduleError) as raised:
         verify(direct(4), ring_topology(4))
-    assert str(raised.value) == ("direct(4), step 0: +2 0->2: topology ring(4) has no link from rank 0 to rank 2")
+    assert str(raised.value) == ("direct(4), step 0: +2 0->2: topology ring(4) has no link from 0 to 2")
+
+
+def star(channels: int = 1) -> Topology:
+    """Three ranks around a switch, node 3."""
+    link = Link(channels=channels)
+    return Topology("star", 3, {pair: link for rank in range(3) for pair in ((rank, 3), (3, rank))}, switches=1)
+
+
+def over(send: Send, channel: int = 0) -> Send:
+    return send._replace(via=(3,), channel=channel)
+
+
+def test_a_way_takes_all_its_links() -> None:
+    apart = schedule_of(*[[over(send)] for send in (*COLLECT, *SPREAD)])
+    verify(apart, star())
+    assert str(apart.steps[0]) == "+0 1->3->0"
+    with pytest.raises(ScheduleError, match=r"step 0: \+0 1->3->0 and \+0 2->3->0 conflict: the link from 3 to 0 "):
+        verify(schedule_of([over(send) for send in COLLECT], [over(send) for send in SPREAD]), star())
+    verify(
+        schedule_of(*[[over(send, number) for number, send in enumerate(each)] for each in (COLLECT, SPREAD)]), star(2)
+    )
+
+
+def test_a_link_has_so_many_channels() -> None:
+    with pytest.raises(ScheduleError, match="the link from 1 to 3 of topology star has 2 channels, of which 2 is none"):
+        verify(schedule_of([over(plus(1, 0), 2)]), star(2))
 
 
 def test_a_schedule_and_its_topology_have_as_many_ranks() -> None:
