@@ -1,4 +1,4 @@
-"""The examples in scripts/ do what they say, on two ranks and with less to do than by default."""
+"""The examples in scripts/ and in the guide do what they say, on two ranks and with less to do than by default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ import pytest
 from launch import mpirun
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+GUIDE = SCRIPTS.parent / "docs" / "migrating-from-horovod.md"
+
+AROUND = """
+import os, sys
+import keras, numpy as np, tensorflow as tf
+os.chdir(sys.argv[1])
+steps, epochs = 60, 2
+random = np.random.default_rng(0)
+x = random.standard_normal((60 * 8, 4)).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices((x, (x.sum(axis=1) > 0).astype("int64"))).batch(8).repeat()
+loss = keras.losses.SparseCategoricalCrossentropy()
+def build_model():
+    layers = [keras.Input((4,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(2, activation="softmax")]
+    return keras.Sequential(layers)
+"""
+"""What the guide's scripts have before them: a problem of two classes."""
 
 
 def run(script: str, *args: object) -> str:
@@ -69,3 +85,13 @@ def test_words_of_a_topic_get_similar_vectors() -> None:
     assert rows < 0.1 * table
     assert end < 0.8 * start
     assert share > 10 * chance
+
+
+def test_the_scripts_of_the_guide_run_when_they_are_changed(tmp_path: Path) -> None:
+    diffs = re.findall(r"```diff\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    changed = ["".join(line[1:] + "\n" for line in diff.splitlines() if not line.startswith("-")) for diff in diffs]
+    out = mpirun("\n".join([AROUND, *changed]), 2, tmp_path, timeout=120).check().out
+    assert out[1] == ""
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-1.keras", "checkpoint-2.keras"]
+    first, last = (float(loss) for loss in re.findall(r"step (?:0|20): loss (\S+)\n", out[0]))
+    assert last < first
