@@ -30,7 +30,7 @@ def build_model():
 
 def run(script: str, *args: object) -> str:
     """What rank 0 prints; the other rank prints nothing."""
-    out = mpirun(SCRIPTS / script, 2, *args, timeout=120).check().out
+    out = mpirun(SCRIPTS / script, 2, *args, timeout=180).check().out
     assert out[1] == ""
     return out[0]
 
@@ -90,7 +90,7 @@ def test_words_of_a_topic_get_similar_vectors() -> None:
 def test_the_scripts_of_the_guide_run_when_they_are_changed(tmp_path: Path) -> None:
     diffs = re.findall(r"```diff\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     changed = ["".join(line[1:] + "\n" for line in diff.splitlines() if not line.startswith("-")) for diff in diffs]
-    out = mpirun("\n".join([AROUND, *changed]), 2, tmp_path, timeout=120).check().out
+    out = mpirun("\n".join([AROUND, *changed]), 2, tmp_path, timeout=180).check().out
     assert out[1] == ""
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-1.keras", "checkpoint-2.keras"]
     first, last = (float(loss) for loss in re.findall(r"step (?:0|20): loss (\S+)\n", out[0]))
