@@ -27,7 +27,7 @@ TOGETHER = (
 """Modules of one row that are parts of one thing."""
 
 HANDED_OVER = {("tensorflow", "keras")}
-"""The one import that goes up, inside a function: `DistributedOptimizer` hands Keras's optimizers over."""
+"""The one import that goes up, inside functions: what is Keras's, optimizers and a layer, is handed over."""
 
 DOORS = {"tensorflow/keras/__init__.py", "tensorflow/keras/callbacks.py"}
 """Horovod's names for what stands above: each file is a re-export, and no file of fusionctl imports it."""

@@ -10,6 +10,7 @@ if keras.backend.backend() != "tensorflow":
 from fusionctl.arrays import barrier, join
 from fusionctl.keras import callbacks
 from fusionctl.keras.loading import load_model
+from fusionctl.keras.normalization import SyncBatchNormalization
 from fusionctl.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from fusionctl.keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from fusionctl.probes import (
@@ -62,6 +63,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allreduce",

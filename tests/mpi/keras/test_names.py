@@ -19,6 +19,7 @@ NAMES = """
     rocm_built start_timeline stop_timeline ProcessSet global_process_set add_process_set remove_process_set
     Average Sum Adasum Compression DistributedOptimizer PartialDistributedOptimizer broadcast_global_variables
     allreduce allgather broadcast reducescatter broadcast_object join barrier load_model callbacks
+    SyncBatchNormalization
 """
 
 ARGUMENTS = {
