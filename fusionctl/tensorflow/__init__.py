@@ -4,6 +4,8 @@ Call `init` first, `broadcast_variables` before the first step, and wrap the tap
 `DistributedGradientTape`.  `fusionctl.keras` does the same for `model.fit`.
 """
 
+from typing import Any
+
 from fusionctl.arrays import barrier, join
 from fusionctl.probes import (
     ccl_built,
@@ -61,6 +63,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allreduce",
@@ -105,3 +108,15 @@ __all__ = [
     "size",
     "size_op",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SyncBatchNormalization":
+        from fusionctl import keras  # upwards, and only to hand over
+
+        return keras.SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -160,9 +160,20 @@ def current_tick(backward: bool = False) -> tf.Tensor:
     tick = getattr(graph, "fusionctl_tick", None)
     if tick is None:
         refuse_xla(graph)
-        with tf.control_dependencies(None):  # outside of all loops of the graph
+        with tf.control_dependencies(None), tf.control_dependencies(arguments()):  # outside of all loops of the graph
             tick = graph.fusionctl_tick = ops().fusionctl_tick(_handle() if backward else _order())
     return tick
+
+
+def arguments() -> list[tf.Tensor]:
+    """What the function that is being traced is called with; nothing in eager mode.
+
+    TensorFlow runs what does not depend on the arguments even if an iterator has no more to give for them, as at the
+    end of each epoch of a length that Keras does not know.  Whatever counts or sends must wait for them.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    captured = {id(tensor) for tensor in getattr(graph, "internal_captures", ())}
+    return [tensor for tensor in getattr(graph, "inputs", ()) if id(tensor) not in captured]
 
 
 @functools.cache
