@@ -26,7 +26,7 @@ from fusionctl.runtime import init, is_initialized, local_rank, local_size, rank
 from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
-from fusionctl.tensorflow.objects import broadcast_object, broadcast_object_fn
+from fusionctl.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
 from fusionctl.tensorflow.optimizer import DistributedOptimizer
 from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
@@ -63,6 +63,7 @@ __all__ = [
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "alltoall",
     "barrier",

@@ -44,3 +44,5 @@ def test_objects_take_a_session() -> None:
     sent = np.arange(3) if fusion.rank() == 0 else None
     np.testing.assert_array_equal(fusion.broadcast_object(sent, 0, session=None, name="array"), [0, 1, 2])
     assert fusion.broadcast_object_fn(0, session=None, name="text")("text" * (1 + fusion.rank())) == "text"
+    everyone = fusion.allgather_object(fusion.rank(), session=None, name="ranks", process_set=fusion.global_process_set)
+    assert everyone == list(range(fusion.size()))
