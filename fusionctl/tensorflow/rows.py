@@ -13,7 +13,17 @@ import tensorflow as tf
 
 from fusionctl.errors import UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set
-from fusionctl.request import ANY_ROWS, Collective, Group, ReduceOp, Request, checked_dtype, checked_name, checked_op
+from fusionctl.request import (
+    ANY_ROWS,
+    Collective,
+    Group,
+    ReduceOp,
+    Request,
+    checked_dtype,
+    checked_name,
+    checked_op,
+    member_names,
+)
 from fusionctl.tensorflow.compression import Compression, Compressor
 from fusionctl.tensorflow.library import collect, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
@@ -140,11 +150,6 @@ def grouped_reducescatter(
     )
     received, _ = collect(sent, [Group(name, requests, fuses_whole=len(requests) > 1)], None, process_set)
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, listed, strict=True)]
-
-
-def member_names(name: str, count: int) -> list[str]:
-    """Names of a group's tensors."""
-    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
 
 
 def with_rows(name: str, tensor: tf.Tensor) -> tuple[int, ...]:
