@@ -56,17 +56,18 @@ class Runtime:
         self.registry = _registry
         self.fuse = partial(fuse, threshold=config.fusion_threshold)
         self.stopping = False
-        self._comms: dict[int, list[MPI.Intracomm]] = {0: [comm.Dup(), comm.Dup()]}
+        self._comms: dict[int, list[MPI.Intracomm]] = {}
         self._sets: dict[int, SlowPath | None] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
-        self._n_sets = 0
+        self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self.size))}
+        self._n_sets = 1
+        self._phases: tuple[str, ...] = ()
         self._n_joins = 0
         self._retired: list[SlowPath] = []
         self._futures: dict[int, tuple[Future[Any], Callable[[list[_board.Memory]], Any]]] = {}
         self._resolver: threading.Thread | None = None
         self._next_token = 0
         self.recorder: Recorder | None = None
-        everyone = self._open_set(tuple(range(self.size)))
+        everyone = self._open_set(0, comm.Dup())
         self._engine = _engine.Engine(everyone.lane, config.stall_check_time)
         self._thread = threading.Thread(target=self._engine.run, name="fusionctl-engine", daemon=True)
         self._thread.start()
@@ -129,8 +130,7 @@ class Runtime:
 
     def record(self, timeline: Timeline) -> None:
         """Write this rank's spans to an open timeline from now on."""
-        plan = programs(self.config.allreduce, self.rank, self.size)
-        self.recorder = Recorder(timeline, _registry, _data.phases(plan))
+        self.recorder = Recorder(timeline, _registry, self._phases)
 
     def stop_timeline(self) -> None:
         """Stop recording and complete the file; nothing happens when the timeline is off."""
@@ -192,6 +192,8 @@ class Runtime:
         config, comms = self.config, self._comms[hooks.set_id]
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
+        plan = programs(config.allreduce, hooks.rank, hooks.size)
+        self._phases = self._phases or _data.phases(plan)  # of all ranks' set, which is opened first
         return Lane(
             hooks.set_id,
             hooks,
@@ -199,30 +201,27 @@ class Runtime:
             hooks.rank,
             hooks.size,
             _mpi_handles(*comms),
-            programs(config.allreduce, hooks.rank, hooks.size),
+            plan,
             config.chunk_limit,
             config.fusion_threshold,
             config.cycle_time / 1e3,
             config.stall_check_time,
         )
 
-    def _open_set(self, members: tuple[int, ...]) -> SlowPath:
-        number, self._n_sets = self._n_sets, self._n_sets + 1
-        opened = self._sets[number] = SlowPath(self, number, members, Table())
-        self._members[number] = members
+    def _open_set(self, number: int, comm: MPI.Intracomm) -> SlowPath:
+        self._comms[number] = [comm, comm.Dup()]
+        opened = self._sets[number] = SlowPath(self, number, self._members[number], Table())
         return opened
 
     def create_set(self, members: tuple[int, ...]) -> None:
         """All ranks have agreed on a new process set."""
+        number, self._n_sets = self._n_sets, self._n_sets + 1
+        self._members[number] = members
+        self._sets[number] = None
         if self.rank in members:
             world = self._comms[0][0]
-            comm = world.Create_group(world.Get_group().Incl(members), self._n_sets)
-            self._comms[self._n_sets] = [comm, comm.Dup()]
-            self._engine.add(self._open_set(members).lane)
-        else:
-            self._sets[self._n_sets] = None
-            self._members[self._n_sets] = members
-            self._n_sets += 1
+            comm = world.Create_group(world.Get_group().Incl(members), number)
+            self._engine.add(self._open_set(number, comm).lane)
 
     def retire_set(self, process_set: int) -> None:
         """All ranks have agreed to remove a process set."""
