@@ -4,7 +4,7 @@ Call `init` first, `broadcast_variables` before the first step, and wrap the tap
 `DistributedGradientTape`.  `fusionctl.keras` does the same for `model.fit`.
 """
 
-from fusionctl.arrays import barrier, join
+from fusionctl.arrays import barrier, join, poll, synchronize
 from fusionctl.probes import (
     ccl_built,
     cross_rank,
@@ -23,6 +23,16 @@ from fusionctl.probes import (
 from fusionctl.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.runtime import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from fusionctl.tensorflow.asynchronous import (
+    allgather_async,
+    allreduce_async,
+    alltoall_async,
+    broadcast_async,
+    grouped_allgather_async,
+    grouped_allreduce_async,
+    grouped_reducescatter_async,
+    reducescatter_async,
+)
 from fusionctl.tensorflow.backward import register_gradients
 from fusionctl.tensorflow.compression import Compression
 from fusionctl.tensorflow.gradients import reduce_gradients
@@ -63,12 +73,16 @@ __all__ = [
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
+    "allreduce_async",
     "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_async",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
@@ -82,8 +96,11 @@ __all__ = [
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
+    "grouped_allreduce_async",
     "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -96,13 +113,16 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "poll",
     "rank",
     "rank_op",
     "reduce_gradients",
     "reducescatter",
+    "reducescatter_async",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
     "size_op",
+    "synchronize",
 ]
