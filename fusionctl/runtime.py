@@ -338,11 +338,12 @@ def check_status(status: int, message: str) -> None:
 
 
 def settle_future(future: Future[Any], status: int, message: str, result: Callable[[], Any]) -> None:
-    """Give a future its result or its error."""
-    if status == 0:
+    """Give a future its result or its error; also that of `result`, as the thread has others to settle."""
+    try:
+        check_status(status, message)
         future.set_result(result())
-    else:
-        future.set_exception(STATUS_ERRORS[status](message))
+    except Exception as error:
+        future.set_exception(error)
 
 
 def _communicator(comm: MPI.Intracomm | Sequence[int] | None) -> MPI.Intracomm:
