@@ -93,6 +93,10 @@ class Runtime:
             raise UsageError(f"there is no process set {process_set}; add it with add_process_set()")
         return chosen
 
+    def members(self, process_set: int) -> tuple[int, ...] | None:
+        """Ranks of a process set, ascending; None when it is not there."""
+        return self._members.get(process_set)
+
     def wait(self, slots: Sequence[int]) -> list[_board.Memory]:
         """Sleep until the slots are done; what the engine allocated for them, or the error of the first that failed."""
         status, message, memories = _board.wait(slots)
@@ -321,8 +325,11 @@ def counters() -> dict[str, int]:
     return current().counters()
 
 
-def start_timeline(path: str | Path) -> None:
-    """Write this rank's spans to a file of its own at or under `path` from now on."""
+def start_timeline(path: str | Path, mark_cycles: bool = False) -> None:
+    """Write this rank's spans to a file of its own at or under `path` from now on.
+
+    `mark_cycles` is Horovod's and has no effect: every exchange is a span of the engine's track.
+    """
     current().start_timeline(path)
 
 

@@ -22,7 +22,18 @@ from fusionctl.probes import (
 )
 from fusionctl.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from fusionctl.request import ReduceOp
-from fusionctl.runtime import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from fusionctl.runtime import (
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from fusionctl.tensorflow import elastic
 from fusionctl.tensorflow.asynchronous import (
     allgather_async,
     allreduce_async,
@@ -39,7 +50,7 @@ from fusionctl.tensorflow.gradients import reduce_gradients
 from fusionctl.tensorflow.objects import allgather_object, broadcast_object, broadcast_object_fn
 from fusionctl.tensorflow.ops import allreduce, broadcast, grouped_allreduce
 from fusionctl.tensorflow.optimizer import DistributedOptimizer
-from fusionctl.tensorflow.places import local_rank_op, local_size_op, rank_op, size_op
+from fusionctl.tensorflow.places import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from fusionctl.tensorflow.rows import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
 from fusionctl.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from fusionctl.tensorflow.variables import (
@@ -92,6 +103,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -114,6 +126,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "poll",
+    "process_set_included_op",
     "rank",
     "rank_op",
     "reduce_gradients",
@@ -124,5 +137,7 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
