@@ -78,10 +78,10 @@ class Runtime:
         """Slots of a group's members, in order; announces the group to the other ranks if it is new or changed."""
         with self.lock:
             chosen = self.set_of(process_set)
-            registered, changed = _registry.add(group, process_set, chosen.size)
+            registered, slots, changed = _registry.add(group, process_set, chosen.size)
             if changed:
                 chosen.register(registered.group, registered.slots)
-            return registered.slots
+            return slots
 
     def set_of(self, process_set: int) -> SlowPath:
         """A process set that this rank is in; UsageError otherwise."""

@@ -249,9 +249,9 @@ class Rank:
     def joined(self, ranks: Sequence[int], last: int) -> None:
         raise AssertionError("no rank has joined")
 
-    def fail(self, name: str, message: str) -> None:
+    def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
         assert "submit the same shape on every rank" in message
-        slots = [self.slots[request.name] for request in self.registered[name].requests]
+        name = group.name
         here = [slot for slot in slots if slot in self.pending and slot not in self.flying]
         assert here  # nothing fails before it was submitted everywhere
         if name in self.rounds:
