@@ -155,6 +155,7 @@ class SlowPath:
         self.lane.fail(registered.number, MISMATCH, message)
 
     def joined(self, ranks: Sequence[int], last: int) -> None:
-        """These ranks of the set, and no others, have no more data; `last` is the one that joined last, or -1."""
+        """These ranks of the set, and no others, have no more data; `last` joined last, -1 while some are left."""
         self.lane.set_joined(ranks)
-        self.last_joined = self.ranks[last] if last >= 0 else -1
+        if last >= 0:  # else others join anew before `join` has told this one
+            self.last_joined = self.ranks[last]

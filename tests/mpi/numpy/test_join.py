@@ -75,6 +75,24 @@ def test_join_waits_for_nothing_that_is_in_flight() -> None:
     fusionctl.join()
 
 
+def test_the_last_rank_is_told_although_the_others_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = runtime.current()
+    agree = here._agree
+
+    def agree_slowly(*args: Any) -> None:
+        agree(*args)
+        assert fusionctl.allreduce(np.ones(1), "of another thread", fusionctl.Sum).tolist() == [1.0]  # all have joined
+
+    with monkeypatch.context() as patch:
+        if RANK() == 0 and SIZE() > 1:
+            patch.setattr(here, "_agree", agree_slowly)
+        first = fusionctl.join()
+    last = fusionctl.join()
+    assert set(fusionctl.allgather(np.array([[first, last]])).T.tolist()[0]) == {first}
+    assert 0 <= first < SIZE()
+    assert SIZE() == 1 or last == 0  # which joined when all others had
+
+
 def test_the_ranks_that_are_left_disagree_among_themselves() -> None:
     for name in ("disputed", "disputed", "disputed by others"):
         if RANK() < 2 and SIZE() > 1:
