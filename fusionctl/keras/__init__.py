@@ -8,7 +8,7 @@ if keras.backend.backend() != "tensorflow":
     raise UsageError(f"fusionctl.keras needs Keras on TensorFlow, but its backend is {keras.backend.backend()}")
 
 from fusionctl.arrays import barrier, join
-from fusionctl.keras import callbacks
+from fusionctl.keras import callbacks, elastic
 from fusionctl.keras.loading import load_model
 from fusionctl.keras.normalization import SyncBatchNormalization
 from fusionctl.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
@@ -78,6 +78,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
