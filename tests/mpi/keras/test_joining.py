@@ -145,7 +145,7 @@ def test_windows_of_several_passes_that_are_open_at_an_end_go_on_in_the_next_epo
 
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"make": unknown}], ids=str)
 def test_a_rank_without_any_batch_ends_like_the_others(options: dict[str, Any]) -> None:
-    counts = [0, 2, 3][-fusion.size() :]
+    counts = [0, 2, 3, 1][: fusion.size()] if fusion.size() > 1 else [2]
     state, _ = fit(counts, **options)
     for got, wanted in zip(state.epochs, reference(counts), strict=True):
         np.testing.assert_allclose(got, wanted, *FLOAT64_TOLERANCE)
