@@ -10,7 +10,7 @@
 | fat-tree | 64, on leaf and spine switches | leaf=8 ranks on each leaf switch |
 | k-fat-tree | 4: three levels of switches of 4 ports, 16 ranks | |
 | bigraph | 32 | each=4 ranks on each switch |
-| hosts | 4x8: hosts x ranks on each | intra=100GB/s/200ns, inter=10Gb/s/5us, adapters=1 |
+| hosts | 4x8: hosts x ranks on each | intra=100GB/s/200ns, inter=10Gb/s/5us |
 | dgx | 16, a multiple of 8 | intra=..., inter=... |
 
 A bandwidth is a number, then k, M, G or T (powers of 1000) or Ki, Mi, Gi or Ti (of 1024) or nothing, then b or bit for
@@ -208,7 +208,7 @@ KINDS: dict[str, Kind] = {
         topologies.hosts,
         "hosts:4x8,intra=100GB/s/200ns,inter=10Gb/s/5us",
         dimensions=(2,),
-        options={"intra": "intra", "inter": "inter", "adapters": "adapters"},
+        options={"intra": "intra", "inter": "inter"},
     ),
     "dgx": Kind(_dgx, "dgx:16,intra=300GB/s/1us,inter=200Gb/s/1us", options={"intra": "intra", "inter": "inter"}),
 }

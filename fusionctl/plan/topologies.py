@@ -11,7 +11,7 @@ from itertools import product
 from math import isqrt, prod
 
 from fusionctl.errors import UsageError
-from fusionctl.plan.topology import BANDWIDTH, GIGABIT, LATENCY, Link, Topology, positive
+from fusionctl.plan.topology import BANDWIDTH, GIGABIT, LATENCY, Link, Topology, positive, ring
 
 Pair = tuple[int, int]
 
@@ -24,9 +24,8 @@ def one_way_ring(size: int, bandwidth: float = BANDWIDTH, latency: float = LATEN
 
 def wdm_ring(size: int, wavelengths: int, bandwidth: float = BANDWIDTH, latency: float = LATENCY) -> Topology:
     """A ring, both ways, of fibres that carry so many wavelengths, each of the bandwidth given (TeraRack)."""
-    pairs = both_ways((rank, (rank + 1) % positive(size)) for rank in range(size) if size > 1)
     link = Link(bandwidth, latency, wavelengths)
-    return Topology(f"wdm_ring({size}, {wavelengths})", size, dict.fromkeys(pairs, link))
+    return Topology(f"wdm_ring({size}, {wavelengths})", size, dict.fromkeys(ring(size).links, link))
 
 
 def torus(*shape: int, bandwidth: float = BANDWIDTH, latency: float = LATENCY) -> Topology:
@@ -136,22 +135,19 @@ def hosts(
     intra_latency: float = LATENCY,
     inter_bandwidth: float = 10 * GIGABIT,
     inter_latency: float = 5 * LATENCY,
-    adapters: int = 1,
 ) -> Topology:
     """Hosts of `local` ranks around a switch each, the hosts' switches around a global one; ranks host by host.
 
-    A link between a rank and its host's switch is `intra`, one between a host and the global switch is `inter` and
-    has a channel for each network adapter of the host.  Nodes after the ranks: one switch per host, the global one.
+    A link between a rank and its host's switch is `intra`, one between a host and the global switch is `inter`.
+    Nodes after the ranks: one switch per host, then the global one, if there are several hosts.
     """
     name = f"hosts({hosts}, {local})"
     if hosts < 1 or local < 1:
         raise UsageError(f"{name}: there must be 1 host or more, and 1 rank or more on each")
     size = hosts * local
     inside = dict.fromkeys(both_ways((r, size + r // local) for r in range(size)), Link(intra_bandwidth, intra_latency))
-    between = dict.fromkeys(
-        both_ways((size + host, size + hosts) for host in range(hosts) if hosts > 1),
-        Link(inter_bandwidth, inter_latency, adapters),
-    )
+    pairs = both_ways((size + host, size + hosts) for host in range(hosts) if hosts > 1)
+    between = dict.fromkeys(pairs, Link(inter_bandwidth, inter_latency))
     return Topology(name, size, inside | between, switches=hosts + (hosts > 1), shape=(hosts, local))
 
 
@@ -162,12 +158,17 @@ def dgx(
     inter_bandwidth: float = 200 * GIGABIT,
     inter_latency: float = LATENCY,
 ) -> Topology:
-    """Nodes of 8 ranks around an NVSwitch, one network adapter for each rank, as in the DGX A100.
+    """Nodes of 8 ranks around an NVSwitch, each rank with an adapter of its own to a global switch (DGX A100).
 
     This is the star of the machines with NVSwitch, not the hybrid cube mesh of the DGX-1.
     """
-    star = hosts(nodes, 8, intra_bandwidth, intra_latency, inter_bandwidth, inter_latency, adapters=8)
-    return Topology(f"dgx({nodes})", star.size, star.links, star.switches, star.shape)
+    if nodes < 1:
+        raise UsageError(f"dgx({nodes}): there must be 1 node or more")
+    size = 8 * nodes
+    inside = dict.fromkeys(both_ways((r, size + r // 8) for r in range(size)), Link(intra_bandwidth, intra_latency))
+    pairs = both_ways((rank, size + nodes) for rank in range(size) if nodes > 1)
+    between = dict.fromkeys(pairs, Link(inter_bandwidth, inter_latency))
+    return Topology(f"dgx({nodes})", size, inside | between, switches=nodes + (nodes > 1), shape=(nodes, 8))
 
 
 def factors(size: int) -> Pair:

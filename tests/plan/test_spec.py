@@ -33,7 +33,6 @@ from fusionctl.plan.topology import GIGABIT, Link, Topology, fully_connected, ri
         ("bigraph:32", bigraph(32, 4)),
         ("bigraph:32,each=2", bigraph(32, 2)),
         ("hosts:4x8,intra=100GB/s/200ns,inter=10Gb/s/5us", hosts(4, 8, 100e9, 200e-9, 10 * GIGABIT, 5e-6)),
-        ("hosts:4x8,adapters=2", hosts(4, 8, adapters=2)),
         ("dgx:16,inter=100Gb/s/3us", dgx(2, inter_bandwidth=100 * GIGABIT, inter_latency=3e-6)),
     ],
 )
@@ -91,6 +90,7 @@ NEITHER = "is neither a bandwidth (16GB/s, 10Gb/s) nor a latency (150ns, 1us)"
         ("hosts:4x8,inter=5us", "'inter=5us' is no bandwidth and latency such as inter=100GB/s/200ns", HOSTS),
         ("fat-tree:16,leaf=3", "leaf_spine(16, 3): 3 ranks on each leaf do not divide 16 ranks", TREE),
         ("bigraph:32,leaf=4", "'leaf=4' is no option here: the options are each", BIGRAPH),
+        ("hosts:4x8,adapters=2", "'adapters=2' is no option here: the options are intra, inter", HOSTS),
         ("dgx:12", "12 ranks are not 8 on each node", DGX),
     ],
 )

@@ -106,7 +106,8 @@ def test_hosts_have_fast_links_inside_and_slow_ones_between() -> None:
 
 def test_a_dgx_has_a_network_adapter_for_each_rank() -> None:
     assert (dgx().size, dgx().switches, dgx(2).shape) == (8, 1, (2, 8))
-    assert dgx(2).links[16, 18] == Link(200 * GIGABIT, 1e-6, channels=8)
+    assert [dgx(2).neighbours(node) for node in (3, 12)] == [[16, 18], [17, 18]]
+    assert (dgx(2).links[3, 16], dgx(2).links[3, 18]) == (Link(300e9, 1e-6), Link(200 * GIGABIT, 1e-6))
 
 
 CONSTRUCTORS: list[Callable[[], Topology]] = [
@@ -142,6 +143,7 @@ def test_factors_are_the_ones_nearest_to_the_root() -> None:
         (lambda: bigraph(7), "bigraph(7): the two layers have as many ranks each: give an even number, 2 or more"),
         (lambda: bigraph(32, 3), "bigraph(32, 3): 3 ranks on each switch do not divide 16 of a layer"),
         (lambda: hosts(0, 3), "hosts(0, 3): there must be 1 host or more, and 1 rank or more on each"),
+        (lambda: dgx(0), "dgx(0): there must be 1 node or more"),
         (lambda: one_way_ring(0), "there cannot be 0 ranks: give 1 or more"),
         (lambda: wdm_ring(-1, 4), "there cannot be -1 ranks: give 1 or more"),
         (lambda: leaf_spine(0), "there cannot be 0 ranks: give 1 or more"),

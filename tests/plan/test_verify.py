@@ -89,10 +89,6 @@ def test_a_send_carries_what_its_rank_held_when_the_step_started() -> None:
             schedule_of(COLLECT, [copy(0, 1)], [plus(0, 2), copy(1, 2)]),
             "made, step 2: rank 2 receives chunk 0 2 times, once at least to replace its own: +0 0->2, =0 1->2",
         ),
-        (
-            schedule_of([plus(1, 0), plus(1, 0, chunk=1)], n_chunks=2),
-            "made, step 0: +0 1->0 and +1 1->0 conflict: the link from 1 to 0 carries one chunk at a time on channel 0",
-        ),
         (schedule_of([plus(1, 3)]), "made, step 0: +0 1->3: there is no rank 3 among 3"),
         (schedule_of([], [plus(-1, 0)]), "made, step 1: +0 -1->0: there is no rank -1 among 3"),
         (schedule_of([plus(1, 1)]), "made, step 0: +0 1->1: rank 1 sends chunk 0 to itself"),
@@ -127,6 +123,11 @@ def test_a_fault_is_named_with_its_step_rank_and_chunk(schedule: Schedule, messa
     with pytest.raises(ScheduleError) as raised:
         verify(schedule)
     assert str(raised.value) == message
+
+
+def test_chunks_that_go_together_are_one_message() -> None:
+    steps = [[plus(1, 0), plus(1, 0, chunk=1)], [copy(0, 1), copy(0, 1, chunk=1)]]
+    verify(schedule_of(*steps, size=2, n_chunks=2))
 
 
 def test_two_chunks_may_share_a_link_on_two_channels() -> None:
