@@ -42,12 +42,12 @@ def test_a_named_schedule_is_for_all_but_the_sixteen_bit_types(rank: int) -> Non
 
 
 def test_the_setting_accepts_each_planner_and_no_other_name() -> None:
-    assert ACCEPTED == ("auto", "mpi", "direct", "recursive", "ring")
+    assert ("auto", "mpi", *PLANNERS) == ACCEPTED
     assert sorted(ALLREDUCES) == sorted(ACCEPTED)
     with pytest.raises(ConfigError) as raised:
         programs("rings", 0, 4)
     assert str(raised.value) == (
-        "FUSIONCTL_ALLREDUCE=rings: no such all-reduce; accepted are auto, mpi, direct, recursive, ring"
+        f"FUSIONCTL_ALLREDUCE=rings: no such all-reduce; accepted are auto, mpi, {', '.join(PLANNERS)}"
     )
 
 
