@@ -75,7 +75,8 @@ class Network:
     """Numbers ways and tracks of a topology as sends ask for them, for a buffer of `nbytes` bytes.
 
     A send goes by `via` if it has one, else over the link from its source to its destination, else by the fewest
-    links there are, of which the first in the order of node numbers.  On all links it uses its channel.
+    links there are, of which the first in the order of node numbers.  On all links it uses its channel.  `ways` are
+    nodes and channel of each way, `tracks` the tracks, `capacity` the bytes per second of each.
 
     UsageError if there are fewer than 0 bytes; ScheduleError if the numbers of ranks differ.
     """
@@ -91,7 +92,6 @@ class Network:
         self.ways: list[tuple[tuple[int, ...], int]] = []
         self.tracks: list[Track] = []
         self.capacity: list[float] = []
-        """Bytes per second of each track."""
         self._name = source.name
         self._sizes = np.array([end - start for start, end in _bounds(source, nbytes)], np.int64)
         self._numbers: dict[tuple[int, int, int, tuple[int, ...]], int] = {}

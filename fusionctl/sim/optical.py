@@ -6,7 +6,6 @@ each of which carries w wavelengths of bandwidth B.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
