@@ -8,10 +8,10 @@ that time, and the rates are shared out anew after each (`_shared`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
+import heapq
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fusionctl.plan import Topology
 from fusionctl.sim.network import Floats, Ints, Moves, Network, Source
@@ -62,119 +62,197 @@ def _shared(schedule: Source, topology: Topology, nbytes: int, events: bool) -> 
     network = Network(schedule, topology, nbytes)
     recorder = Recorder(network, schedule, nbytes, events)
     steps = [network.moves(step) for step in schedule.steps]
-    start, end, busy = _Race(steps, network).run()
-    now = 0.0
-    for moves, (first, last) in zip(steps, pairwise(np.cumsum([0, *(moves.src.size for moves in steps)])), strict=True):
-        recorder.add(moves, start[first:last], end[first:last], now)
-        now = max(now, float(end[first:last].max(initial=0.0)))
-    recorder.hold(np.arange(busy.size), busy)
+    start, end = _Race(steps, network).run()
+    now, first = 0.0, 0
+    for moves in steps:
+        part = slice(first, first + moves.src.size)
+        recorder.add(moves, start[part], end[part], now)
+        now, first = max(now, float(end[part].max(initial=0.0))), part.stop
+    way = np.concatenate([np.empty(0, np.int64), *(moves.way for moves in steps)])
+    recorder.hold(*_held(*network.tracks_of(way), start, end))
     return recorder.result("flow")
 
 
-@dataclass(slots=True)
-class _Moving:
-    """Flows past their latency, as arrays of one length: number, bytes left at `since`, rate from then on, end."""
-
-    flow: Ints
-    left: Floats
-    since: Floats
-    rate: Floats
-    end: Floats
-
-    def keep(self, mask: object) -> None:
-        """Drop the others."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name)[mask])
-
-    def join(self, flow: Ints, left: Floats, now: float) -> None:
-        """Flows with so many bytes set out; their rate is still to be given."""
-        times = np.full(flow.size, now)
-        for name, new in zip(self.__slots__, (flow, left, times, np.zeros(flow.size), times), strict=True):
-            setattr(self, name, np.concatenate([getattr(self, name), new]))
-
-    def go_on(self, rate: Floats, now: float) -> None:
-        """Give each flow a rate from now on; where it is what it was, the end stays as it is, to the last bit."""
-        other = rate != self.rate
-        self.left[other] = np.maximum(self.left[other] - self.rate[other] * (now - self.since[other]), 0.0)
-        self.since[other], self.rate[other] = now, rate[other]
-        self.end[other] = now + self.left[other] / rate[other]
+def _held(move: Ints, track: Ints, start: Floats, end: Floats) -> tuple[Ints, Floats]:
+    """Tracks, and for how long any flow was on each."""
+    order = np.lexsort((start[move], track))
+    tracks, first = np.unique(track[order], return_index=True)
+    seconds = np.zeros(tracks.size)
+    for i, moves in enumerate(np.split(move[order], first[1:]) if tracks.size else ()):
+        until = np.maximum.accumulate(end[moves])
+        seconds[i] = np.maximum(until - np.maximum(start[moves], np.concatenate([[0.0], until[:-1]])), 0.0).sum()
+    return tracks, seconds
 
 
 class _Race:
     """All flows of a schedule, numbered in its order, and how far each rank is.
 
-    A part is what one rank does in one step; parts are numbered by rank, then by step.
+    A part is what one rank does in one step; parts are numbered by rank, then by step.  A flow on tracks that nobody
+    else's flows take has a known end; the others form groups, within which tracks may be shared.
     """
 
     def __init__(self, steps: list[Moves], network: Network) -> None:
-        sizes = [moves.src.size for moves in steps]
-        src, dst, self._way, nbytes = (
+        src, dst, way = (
             np.concatenate([np.empty(0, np.int64), *column])
-            for column in zip(*((moves.src, moves.dst, moves.way, moves.nbytes) for moves in steps), strict=True)
+            for column in zip(*((moves.src, moves.dst, moves.way) for moves in steps), strict=True)
         )
-        self._network = network
-        self._capacity = np.array(network.capacity)
-        self._nbytes = nbytes.astype(np.float64)
-        self._latency = np.concatenate([moves.latency for moves in steps])
-        keys = np.concatenate([src, dst]) * len(steps) + np.tile(np.repeat(np.arange(len(steps)), sizes), 2)
-        parts, numbers = np.unique(keys, return_inverse=True)
-        self._from, self._to = numbers[: src.size], numbers[src.size :]
-        self._rank = parts // len(steps)
-        self._pending = np.bincount(numbers).tolist()
-        self._at = np.searchsorted(self._rank, np.arange(network.topology.size)).tolist()
-        self._after = np.searchsorted(self._rank, np.arange(network.topology.size), "right").tolist()
-        self._order = np.argsort(self._from, kind="stable")
-        self._sent = np.searchsorted(self._from[self._order], np.arange(parts.size + 1))
+        latency = np.concatenate([moves.latency for moves in steps])
+        step = np.repeat(np.arange(len(steps)), [moves.src.size for moves in steps])
+        parts, numbers = np.unique(np.concatenate([src, dst]) * len(steps) + np.tile(step, 2), return_inverse=True)
+        rank, ranks = parts // len(steps), np.arange(network.topology.size)
+        order = np.argsort(numbers[: src.size], kind="stable")
+        self._rank: list[int] = rank.tolist()
+        self._from: list[int] = numbers[: src.size].tolist()
+        self._to: list[int] = numbers[src.size :].tolist()
+        self._pending: list[int] = np.bincount(numbers).tolist()
+        self._at: list[int] = np.searchsorted(rank, ranks).tolist()
+        self._after: list[int] = np.searchsorted(rank, ranks, "right").tolist()
+        self._order: list[int] = order.tolist()
+        self._sent: list[int] = np.searchsorted(numbers[order], np.arange(parts.size + 1)).tolist()
+        self._latency: list[float] = latency.tolist()
+        self._took: list[float] = (latency + np.concatenate([moves.wire for moves in steps])).tolist()
+        nbytes = np.concatenate([moves.nbytes for moves in steps]).astype(np.float64)
+        group_of = _groups(steps, network)
+        self._group: list[int] = group_of[way].tolist()
+        self._groups = [_Group(network, way, nbytes) for _ in range(int(group_of.max(initial=-1)) + 1)]
 
-    def run(self) -> tuple[Floats, Floats, Floats]:
-        """When each flow starts and ends, and for how long each track is held."""
-        start, end, busy = (np.zeros(size) for size in (self._way.size, self._way.size, self._capacity.size))
-        held = np.zeros(self._capacity.size, np.int64)
-        begun = self._flows_of([at for at, after in zip(self._at, self._after, strict=True) if at < after])
-        late = np.empty(0, np.int64)  # flows in their latency
-        moving = _Moving(late, *(np.empty(0) for _ in range(4)))
+    def run(self) -> tuple[Floats, Floats]:
+        """When each flow starts and ends."""
+        start, end = [0.0] * len(self._from), [0.0] * len(self._from)
+        queue: list[tuple[float, int]] = []  # when a flow ends, or ~group looks at its flows
         now = 0.0
+        begun = [
+            flow for at, after in zip(self._at, self._after, strict=True) if at < after for flow in self._flows(at)
+        ]
         while True:
-            start[begun] = now
-            late = np.concatenate([late, begun])
-            np.add.at(held, self._tracks(begun)[1], 1)
-            if not late.size + moving.flow.size:
-                return start, end, busy
-            until = start[late] + self._latency[late]
-            before, now = now, float(min(until.min(initial=np.inf), moving.end.min(initial=np.inf)))
-            busy[held > 0] += now - before
-            soon = now * (1 + ROUNDING)
-            done = moving.end <= soon
-            ended = moving.flow[done]
-            moving.keep(~done)
-            moving.join(late[until <= soon], self._nbytes[late[until <= soon]], now)
-            late = late[until > soon]
-            moving.go_on(fair_rates(*self._tracks(moving.flow), self._capacity, moving.flow.size), now)
-            end[ended] = now
-            np.subtract.at(held, self._tracks(ended)[1], 1)
-            begun = self._flows_of(self._entered(ended))
+            looks = set()
+            for flow in begun:
+                start[flow] = now
+                if self._group[flow] < 0:
+                    heapq.heappush(queue, (now + self._took[flow], flow))
+                else:
+                    self._groups[self._group[flow]].begin(flow, now + self._latency[flow])
+                    looks.add(self._group[flow])
+            for group in looks:
+                heapq.heappush(queue, (self._groups[group].next_event(), ~group))
+            if not queue:
+                return np.array(start), np.array(end)
+            now, begun = queue[0][0], []
+            for flow in self._ended(queue, now):
+                end[flow] = now
+                begun += self._begun_after(flow)
 
-    def _entered(self, ended: Ints) -> list[int]:
-        """The parts that ranks enter when these flows have ended."""
-        entered = []
-        touched = np.concatenate([self._from[ended], self._to[ended]])
-        for part in touched.tolist():
+    def _ended(self, queue: list[tuple[float, int]], now: float) -> list[int]:
+        """Take what happens now off the queue; the flows that end."""
+        ended, groups = [], set()
+        while queue and queue[0][0] <= now * (1 + ROUNDING):
+            number = heapq.heappop(queue)[1]
+            if number < 0:
+                groups.add(~number)
+            else:
+                ended.append(number)
+        for group in groups:
+            ended += self._groups[group].go_on(now)
+            if not self._groups[group].idle:
+                heapq.heappush(queue, (self._groups[group].next_event(), ~group))
+        return ended
+
+    def _begun_after(self, flow: int) -> list[int]:
+        """The flows that ranks send after this one's end, in the parts that they enter."""
+        begun = []
+        for part in (self._from[flow], self._to[flow]):
             self._pending[part] -= 1
-        for rank in np.unique(self._rank[touched]).tolist():
+            rank = self._rank[part]
             while self._at[rank] < self._after[rank] and not self._pending[self._at[rank]]:
                 self._at[rank] += 1
-                entered.append(self._at[rank])
-            if entered and entered[-1] == self._after[rank]:
-                entered.pop()
-        return entered
+                if self._at[rank] < self._after[rank]:
+                    begun += self._flows(self._at[rank])
+        return begun
 
-    def _flows_of(self, parts: list[int]) -> Ints:
-        """What ranks send in these parts."""
-        sent = [self._order[self._sent[part] : self._sent[part + 1]] for part in parts]
-        return np.concatenate([np.empty(0, np.int64), *sent])
+    def _flows(self, part: int) -> list[int]:
+        """What a rank sends in a part."""
+        return self._order[self._sent[part] : self._sent[part + 1]]
 
-    def _tracks(self, flows: Ints) -> tuple[Ints, Ints]:
-        return self._network.tracks_of(self._way[flows])
+
+def _groups(steps: list[Moves], network: Network) -> Ints:
+    """The group of each way, -1 for those whose tracks are all taken by one rank's flows only, one in a step."""
+    owner, shared = np.full(len(network.tracks), -1), np.zeros(len(network.tracks), np.bool_)
+    for moves in steps:
+        holder = moves.src[moves.move]
+        shared[moves.track[(owner[moves.track] != -1) & (owner[moves.track] != holder)]] = True
+        shared |= np.bincount(moves.track, minlength=shared.size) > 1
+        owner[moves.track] = holder
+    way, track = network.tracks_of(np.arange(len(network.ways)))
+    way, track = way[shared[track]], track[shared[track]]
+    group = np.arange(shared.size)
+    while True:  # the lowest number spreads over the tracks of each way until none changes
+        lowest = np.full(len(network.ways), shared.size)
+        np.minimum.at(lowest, way, group[track])
+        before = group.copy()
+        np.minimum.at(group, track, lowest[way])
+        group = group[group]
+        if np.array_equal(group, before):
+            break
+    of_way = np.full(len(network.ways), -1)
+    of_way[way] = np.unique(group[track], return_inverse=True)[1]
+    return of_way
+
+
+class _Group:
+    """Flows that may share tracks: those in their latency, and those that move, in arrays of one length.
+
+    A moving flow has so many bytes left at the time `since`, and its rate from then on.
+    """
+
+    def __init__(self, network: Network, way: Ints, nbytes: Floats) -> None:
+        self._network, self._way, self._nbytes = network, way, nbytes
+        self._capacity = np.array(network.capacity)
+        self._late: list[tuple[float, int]] = []
+        self._flow = np.empty(0, np.int64)
+        self._left, self._since, self._rate, self._end = (np.empty(0) for _ in range(4))
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no flows."""
+        return not self._late and not self._flow.size
+
+    def begin(self, flow: int, until: float) -> None:
+        """A flow has started, whose latency lasts until then."""
+        heapq.heappush(self._late, (until, flow))
+
+    def next_event(self) -> float:
+        """When the next flow has passed its latency, or ends."""
+        return min(self._late[0][0] if self._late else np.inf, float(self._end.min(initial=np.inf)))
+
+    def go_on(self, now: float) -> list[int]:
+        """Let time go on to the next event, or to one that it is too early for; the flows that end."""
+        soon = now * (1 + ROUNDING)
+        arrived = []
+        while self._late and self._late[0][0] <= soon:
+            arrived.append(heapq.heappop(self._late)[1])
+        done = self._end <= soon
+        ended: list[int] = self._flow[done].tolist()
+        if arrived or ended:
+            self._replace(~done, np.array(arrived, np.int64), now)
+            move, track = self._network.tracks_of(self._way[self._flow])
+            self._share(fair_rates(move, track, self._capacity, self._flow.size), now)
+        return ended
+
+    def _replace(self, kept: NDArray[np.bool_], arrived: Ints, now: float) -> None:
+        times = np.full(arrived.size, now)
+        self._flow = np.concatenate([self._flow[kept], arrived])
+        self._left = np.concatenate([self._left[kept], self._nbytes[arrived]])
+        self._since = np.concatenate([self._since[kept], times])
+        self._rate = np.concatenate([self._rate[kept], np.zeros(arrived.size)])
+        self._end = np.concatenate([self._end[kept], times])
+
+    def _share(self, rate: Floats, now: float) -> None:
+        """Give each flow a rate from now on; where it is what it was, the end stays as it is, to the last bit."""
+        other = rate != self._rate
+        moved = self._rate[other] * (now - self._since[other])
+        self._left[other] = np.maximum(self._left[other] - moved, 0.0)
+        self._since[other], self._rate[other] = now, rate[other]
+        self._end[other] = now + self._left[other] / rate[other]
 
 
 def fair_rates(move: Ints, track: Ints, capacity: Floats, n: int) -> Floats:
