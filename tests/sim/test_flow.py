@@ -12,7 +12,8 @@ from fusionctl.plan.ring import ring
 from fusionctl.plan.topology import fully_connected
 from fusionctl.plan.topology import ring as ring_topology
 from fusionctl.sim import Use
-from fusionctl.sim.flow import _shared, _unshared, fair_rates, flow
+from fusionctl.sim.flow import _shared, _unshared, flow
+from fusionctl.sim.sharing import fair_rates
 from fusionctl.sim.steps import steps
 from networks import LazyRing, fat_tree, made, star, torus
 
