@@ -24,7 +24,7 @@ def flow(schedule: Source, topology: Topology, nbytes: int, *, events: bool = Tr
     A rank starts its sends of a step when its own part of the one before, what it sends and what it receives, is
     complete; a rank without a part in a step passes over it.  A send is a flow: after the sum of the latencies of its
     way it moves its chunk at the rate that progressive filling gives it on the tracks of the way, whether or not the
-    receiver has come to that step.
+    receiver has come to that step.  Where links are shared, a few bytes more may take less time, as ranks drift apart.
 
     ScheduleError if a way, a link or a channel does not exist or the numbers of ranks differ; UsageError for bytes
     below 0.

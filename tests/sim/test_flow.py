@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,12 +132,17 @@ def test_a_schedule_may_be_made_as_it_is_read(size: int) -> None:
         assert str(flow(LazyRing(size), topology, 999)) == str(flow(ring(size), topology, 999))
 
 
+def uneven(shape: Topology, draw: Callable[[st.SearchStrategy[Link]], Link]) -> Topology:
+    """The same links, which differ."""
+    speeds = st.builds(Link, st.sampled_from([1e8, 3e8, 1e9]), st.sampled_from([0.0, 1e-6, 7e-6]))
+    return Topology(shape.name, shape.size, {pair: draw(speeds) for pair in shape.links}, shape.switches)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Schedule, Topology]:
     """Random sends over the routes of a small network whose links differ."""
     shape = draw(st.sampled_from([torus(2, 3), fat_tree(2, 3), star(6), ring_topology(6)]))
-    speeds = st.builds(Link, st.sampled_from([1e8, 3e8, 1e9]), st.sampled_from([0.0, 1e-6, 7e-6]))
-    topology = Topology(shape.name, 6, {pair: draw(speeds) for pair in shape.links}, shape.switches)
+    topology = uneven(shape, draw)
     pairs = st.sampled_from([(src, dst) for src in range(6) for dst in range(6) if src != dst])
     sends = st.builds(lambda pair, chunk: plus(pair[0], pair[1], chunk), pairs, st.integers(0, 3))
     return made(*draw(st.lists(st.lists(sends, max_size=8), max_size=5)), size=6, n_chunks=4), topology
@@ -182,10 +189,18 @@ def test_a_part_starts_exactly_when_the_one_before_ends(case: tuple[Schedule, To
     assert result.seconds == pytest.approx(max(ready.values()), rel=1e-9)
 
 
-@given(st.sampled_from(sorted(PLANNERS)), st.sampled_from([torus(2, 4), fat_tree(2, 4), star(8)]), NBYTES, NBYTES)
-def test_more_bytes_take_no_less_time(planner: str, topology: Topology, nbytes: int, more: int) -> None:
-    schedule = PLANNERS[planner](topology)
-    less, greater = (flow(schedule, topology, n).seconds for n in (nbytes, nbytes + more))
+@given(st.sampled_from(sorted(PLANNERS)), st.data(), NBYTES, NBYTES)
+def test_more_bytes_take_no_less_time_where_nothing_is_shared(
+    planner: str, data: st.DataObject, nbytes: int, more: int
+) -> None:
+    topology = uneven(fully_connected(8), data.draw)
+    less, greater = (flow(PLANNERS[planner](8), topology, n).seconds for n in (nbytes, nbytes + more))
+    assert greater >= less * (1 - 1e-9)
+
+
+@given(cases(), NBYTES, NBYTES)
+def test_in_lock_step_more_bytes_take_no_less_time(case: tuple[Schedule, Topology], nbytes: int, more: int) -> None:
+    less, greater = (steps(*case, n).seconds for n in (nbytes, nbytes + more))
     assert greater >= less * (1 - 1e-9)
 
 
