@@ -22,7 +22,7 @@ from fusionctl.errors import ConfigError
 PREFIX = "FUSIONCTL_"
 HOROVOD = "HOROVOD_"
 
-ALLREDUCES: tuple[str, ...] = ("auto", "mpi", "ring", "recursive", "direct")
+ALLREDUCES: tuple[str, ...] = ("auto", "mpi", "shm", "ring", "recursive", "direct")
 """What `allreduce` may be: the choice by job size, MPI's own all-reduce, or a schedule of ours."""
 
 GRADIENTS: tuple[str, ...] = ("horovod", "adjoint")

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from fusionctl import _board, _data, _engine, _mpi
+from fusionctl import _board, _data, _engine, _mpi, _shared
 from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
@@ -23,7 +23,7 @@ from fusionctl.data.dispatch import programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import check_mpi, end_job_on_error, meet, place_in
+from fusionctl.job import check_mpi, end_job_on_error, meet, on_one_node, place_in, share_memory
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
 from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
@@ -57,6 +57,7 @@ class Runtime:
         self.fuse = partial(fuse, threshold=config.fusion_threshold)
         self.stopping = False
         self._comms: dict[int, list[MPI.Intracomm]] = {0: [comm.Dup(), comm.Dup()]}
+        self._windows: list[MPI.Win] = []
         self._sets: dict[int, SlowPath | None] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._n_sets = 0
@@ -129,7 +130,7 @@ class Runtime:
 
     def record(self, timeline: Timeline) -> None:
         """Write this rank's spans to an open timeline from now on."""
-        plan = programs(self.config.allreduce, self.rank, self.size)
+        plan = programs(self.config.allreduce, self.rank, self.size, self.place.local_size == self.size)
         self.recorder = Recorder(timeline, _registry, _data.phases(plan))
 
     def stop_timeline(self) -> None:
@@ -145,6 +146,8 @@ class Runtime:
         self._engine.stop()
         self._thread.join()
         self.stop_timeline()
+        for window in self._windows:
+            window.Free()
         for comm in chain.from_iterable(self._comms.values()):
             comm.Free()
 
@@ -192,14 +195,19 @@ class Runtime:
         config, comms = self.config, self._comms[hooks.set_id]
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
+        plan = programs(config.allreduce, hooks.rank, hooks.size, on_one_node(comms[1]))
+        handles = _mpi_handles(*comms)
+        if plan.shared:
+            window, handles["segments"] = share_memory(comms[1], _shared.segment_bytes())
+            self._windows.append(window)
         return Lane(
             hooks.set_id,
             hooks,
             table,
             hooks.rank,
             hooks.size,
-            _mpi_handles(*comms),
-            programs(config.allreduce, hooks.rank, hooks.size),
+            handles,
+            plan,
             config.chunk_limit,
             config.fusion_threshold,
             config.cycle_time / 1e3,

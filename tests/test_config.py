@@ -115,7 +115,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ("CHUNK_LIMIT", "15", CHUNK),
         ("CHUNK_LIMIT", "2GB", CHUNK),
         ("LOG_LEVEL", "loud", LEVELS),
-        ("ALLREDUCE", "rings", "one of auto, mpi, ring, recursive, direct"),
+        ("ALLREDUCE", "rings", "one of auto, mpi, shm, ring, recursive, direct"),
         ("TIMELINE", "", "the path of a folder or of a .json file"),
     ],
 )
