@@ -89,7 +89,7 @@ def share_memory(comm: MPI.Intracomm, nbytes: int) -> tuple[MPI.Win, list[int]]:
     """
     window = MPI.Win.Allocate_shared(nbytes, comm=comm)
     segments = [window.Shared_query(rank)[0] for rank in range(comm.Get_size())]
-    memoryview(segments[comm.Get_rank()])[:] = bytes(nbytes)
+    segments[comm.Get_rank()][:] = bytes(nbytes)
     comm.Barrier()
     return window, [segment.address for segment in segments]
 
