@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
+from fusionctl import _board
 from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.control.difference import ranks as ranks_as_text
@@ -120,7 +121,9 @@ class SlowPath:
 
     def adopt(self, group: Group) -> list[int]:
         """Slots for a group that the others agreed on while this rank has joined."""
-        _, slots, _ = self.runtime.registry.add(group, self.set_id, self.size)
+        registered, slots, changed = self.runtime.registry.add(group, self.set_id, self.size)
+        if changed:  # what this rank will submit may be what it was
+            _board.hold(registered.number)
         return slots
 
     def bind(self, bit: int, group: Group, bucket: Bucket, slots: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ from fusionctl.keras.callbacks import (
     LearningRateWarmupCallback,
     MetricAverageCallback,
 )
+from fusionctl.tensorflow import DistributedGradientTape
 
 SIZES = (1, 2, 3)
 EPOCHS = 2
@@ -277,6 +278,31 @@ def test_an_epoch_of_the_warm_up_is_that_of_the_rank_with_most_steps() -> None:
     wanted = [((step + 1) / most * (size - 1) + 1) / size for step in range(counts[fusion.rank()])]
     np.testing.assert_allclose(watch.rates, wanted, rtol=1e-6)
     np.testing.assert_array_equal(weights(model), of_root(weights(model)))
+
+
+class Taped(keras.Sequential):  # type: ignore[misc]
+    """A model whose step of its own reduces by a tape, for a plain optimizer."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_a_step_of_the_models_own_that_reduces_by_a_tape(eager: bool) -> None:
+    layers = model_of(momentum()).layers
+    model = Taped([keras.Input((3,), dtype="float64"), *layers])
+    model.compile(momentum(), loss=LOSS, run_eagerly=eager, jit_compile=False)
+    counts, state = counts_of(), State()
+    for variable in model.trainable_variables if fusion.rank() > 0 else []:
+        variable.assign(variable + 1.0)
+    callbacks = [state, JoinCallback(), BroadcastGlobalVariablesCallback(0), MetricAverageCallback()]
+    model.fit(dataset(batches_of(fusion.rank(), counts[fusion.rank()])), epochs=EPOCHS, **QUIET, callbacks=callbacks)
+    for got, wanted in zip(state.epochs, reference(counts), strict=True):
+        np.testing.assert_allclose(got, wanted, *FLOAT64_TOLERANCE)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -114,26 +114,67 @@ def test_a_name_that_meant_another_collective_meanwhile() -> None:
     assert fusionctl.allreduce(np.ones(2), "meaning", fusionctl.Sum).tolist() == [SIZE()] * 2
 
 
+def group_of(name: str, counts: dict[str, int], fuses_whole: bool = False) -> Group:
+    requests = [Request(member, Collective.ALLREDUCE, "float64", (count,)) for member, count in counts.items()]
+    return Group(name, tuple(requests), fuses_whole)
+
+
+def submit(slot: int, array: Any, result: Any) -> None:
+    """What an op in a graph does, which keeps the slot that it was traced with."""
+    addresses = [memory.__array_interface__["data"][0] for memory in (array, result)]
+    runtime.check_status(*_board.submit(slot, DTYPES.index("float64"), array.shape, *addresses))
+
+
 def test_members_that_the_ranks_have_in_orders_of_their_own() -> None:
-    values = {"a": 1.0, "b": 10.0} if RANK() == 0 else {"b": 10.0, "a": 1.0}
-    requests = tuple(Request(member, Collective.ALLREDUCE, "float64", (2,)) for member in values)
-    arrays = {member: np.full(2, value) for member, value in values.items()}
+    counts = {"a": 2, "b": 2} if RANK() == 0 else {"b": 2, "a": 2}
+    arrays = {"a": np.full(2, 1.0), "b": np.full(2, 10.0)}
 
     def reduce(slots: list[int]) -> list[float]:
-        results = {member: np.zeros(2) for member in values}
-        for slot, member in zip(slots, values, strict=True):
-            addresses = [array.__array_interface__["data"][0] for array in (arrays[member], results[member])]
-            runtime.check_status(*_board.submit(slot, DTYPES.index("float64"), (2,), *addresses))
+        results = {member: np.zeros(2) for member in counts}
+        for slot, member in zip(slots, counts, strict=True):
+            submit(slot, arrays[member], results[member])
         runtime.current().wait(slots)
         return [*results["a"], *results["b"]]
 
-    slots = runtime.current().register(Group("orders", requests))
+    slots = runtime.current().register(group_of("orders", counts))
     assert reduce(slots) == [SIZE()] * 2 + [10 * SIZE()] * 2
-    changed = Group("orders", requests, fuses_whole=True)
     if RANK() == 0:
-        assert reduce(runtime.current().register(changed)) == [1, 1, 10, 10]
+        assert reduce(runtime.current().register(group_of("orders", counts, fuses_whole=True))) == [1, 1, 10, 10]
     fusionctl.join()
     assert reduce(slots) == [SIZE()] * 2 + [10 * SIZE()] * 2
+
+
+def test_a_group_whose_shapes_were_others_meanwhile() -> None:
+    slots = runtime.current().register(group_of("shapes", {"a": 1, "b": 2}))
+    arrays, results = [np.ones(1), np.ones(2)], [np.zeros(1), np.zeros(2)]
+
+    def send(*indices: int) -> None:
+        for index in indices:
+            submit(slots[index], arrays[index], results[index])
+
+    def received() -> list[float]:
+        runtime.current().wait(slots)
+        return [*results[0], *results[1]]
+
+    send(0, 1)
+    assert received() == [SIZE()] * 3
+    if RANK() < SIZE() - 1:
+        others = runtime.current().register(group_of("shapes", {"a": 1, "b": 1}))
+        for slot, array, result in zip(others, arrays, results, strict=True):
+            submit(slot, array[:1], result)
+        runtime.current().wait(others)
+        assert results[1][0] == SIZE() - 1
+    fusionctl.join()
+    if RANK() < SIZE() - 1:
+        runtime.current().register(group_of("shapes", {"a": 1, "b": 2}))
+        send(0, 1)
+    else:
+        send(0)  # which is as it was meanwhile
+    for number in range(3):
+        fusionctl.barrier(f"each rank tells what it waits for {number}")
+    if RANK() == SIZE() - 1:
+        send(1)
+    assert received() == [SIZE()] * 3
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
