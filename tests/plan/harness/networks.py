@@ -62,3 +62,10 @@ def bigraph(switches: int, ranks: int) -> Topology:
     pairs = [(lower, switches + upper) for lower in range(switches) for upper in range(switches)]
     switch_of = [rank // ranks for rank in range(2 * switches * ranks)]
     return attached(f"bigraph({switches},{ranks})", switch_of, both_ways(pairs))
+
+
+def wdm_ring(size: int, wavelengths: int) -> Topology:
+    """Each rank is linked both ways with the next, by a fibre of so many wavelengths."""
+    pairs = [(rank, (rank + 1) % size) for rank in range(size) if size > 1]
+    link = Link(channels=wavelengths)
+    return Topology(f"wdm_ring({size},{wavelengths})", size, dict.fromkeys(both_ways(pairs), link))
