@@ -86,6 +86,13 @@ def test_each_packet_is_converted_and_whole_flits_travel_if_asked(nbytes: int, p
     assert optical(schedule, RING(2), nbytes, padded).seconds == exactly(A + flits * 32 / B + packets * 1e-6)
 
 
+def test_the_chunks_of_a_message_share_its_packets() -> None:
+    sends = [Send(chunk, 0, 1, True) for chunk in range(3)]
+    optics = Optics(oeo=1e-6, padded=True)
+    seconds = optical(made(sends, size=2, n_chunks=3), RING(2), 3 * 50, optics).seconds
+    assert seconds == exactly(A + 5 * 32 / B + 2 * 1e-6)
+
+
 @pytest.mark.parametrize("change", [{"reconfiguration": -1.0}, {"oeo": float("nan")}, {"flit": 0}, {"packet": 16}])
 def test_what_no_machine_has_is_refused(change: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"^an optical ring cannot have .*a packet no less than a flit$"):
