@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusionctl.errors import UsageError
-from fusionctl.plan import Link, ScheduleError, Topology
+from fusionctl.plan import ScheduleError, Topology
+from fusionctl.plan.topologies import wdm_ring
 from fusionctl.plan.topology import GIGABIT
-from fusionctl.plan.topology import ring as _ring
 from fusionctl.sim.network import Moves, Network, Source, messages, text
 from fusionctl.sim.result import Interval, Recorder, Result
 
@@ -50,8 +50,7 @@ class Optics:
 
     def topology(self, size: int) -> Topology:
         """The ring of that many nodes, both ways, with a channel per wavelength."""
-        link = Link(self.bandwidth, self.propagation, self.wavelengths)
-        return Topology(f"wdm_ring({size},{self.wavelengths})", size, dict.fromkeys(_ring(size).links, link))
+        return wdm_ring(size, self.wavelengths, self.bandwidth, self.propagation)
 
 
 def optical(
