@@ -23,11 +23,11 @@ PREFIX = "FUSIONCTL_"
 HOROVOD = "HOROVOD_"
 
 ALLREDUCES: tuple[str, ...] = (
-    *("auto", "mpi"),
+    *("auto", "mpi", "shm"),
     *("biring", "direct", "double_tree", "hierarchical", "rabenseifner"),
     *("recursive", "ring", "ring2d", "swing", "tree"),
 )
-"""What `allreduce` may be: the choice by job size, MPI's own all-reduce, or a schedule of ours."""
+"""What `allreduce` may be: a choice by the job, MPI's own all-reduce, the memory of a node, or a schedule of ours."""
 
 GRADIENTS: tuple[str, ...] = ("horovod", "adjoint")
 """What `gradients` may be."""

@@ -14,16 +14,16 @@ from typing import Any
 
 from mpi4py import MPI
 
-from fusionctl import _board, _data, _engine, _mpi
+from fusionctl import _board, _data, _engine, _mpi, _shared
 from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
-from fusionctl.data.dispatch import programs
+from fusionctl.data.dispatch import possible, programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import check_mpi, end_job_on_error, meet, place_in
+from fusionctl.job import check_mpi, end_job_on_error, meet, on_one_node, place_in, share_memory
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
 from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
@@ -57,6 +57,7 @@ class Runtime:
         self.fuse = partial(fuse, threshold=config.fusion_threshold)
         self.stopping = False
         self._comms: dict[int, list[MPI.Intracomm]] = {}
+        self._windows: list[MPI.Win] = []
         self._sets: dict[int, SlowPath | None] = {}
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self.size))}
         self._n_sets = 1
@@ -149,6 +150,8 @@ class Runtime:
         self._engine.stop()
         self._thread.join()
         self.stop_timeline()
+        for window in self._windows:
+            window.Free()
         for comm in chain.from_iterable(self._comms.values()):
             comm.Free()
 
@@ -196,15 +199,20 @@ class Runtime:
         config, comms = self.config, self._comms[hooks.set_id]
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
-        plan = programs(config.allreduce, hooks.rank, hooks.size)
+        name = config.allreduce if hooks.set_id == 0 else possible(config.allreduce, hooks.size)
+        plan = programs(name, hooks.rank, hooks.size, on_one_node(comms[1]))
         self._phases = self._phases or _data.phases(plan)  # of all ranks' set, which is opened first
+        handles = _mpi_handles(*comms)
+        if plan.shared:
+            window, handles["segments"] = share_memory(comms[1], _shared.segment_bytes())
+            self._windows.append(window)
         return Lane(
             hooks.set_id,
             hooks,
             table,
             hooks.rank,
             hooks.size,
-            _mpi_handles(*comms),
+            handles,
             plan,
             config.chunk_limit,
             config.fusion_threshold,

@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 ROWS = (
-    {"errors", "_version", "_board", "_data", "_engine", "_kernels", "_lane", "_mpi", "_rows", "_table", "_tf"},
+    {
+        "errors",
+        "_version",
+        "_board",
+        "_data",
+        "_engine",
+        "_kernels",
+        "_lane",
+        "_mpi",
+        "_rows",
+        "_shared",
+        "_table",
+        "_tf",
+    },
     {"config", "request", "timeline"},
     {"plan"},
     {"control", "data", "fusion", "sim"},

@@ -35,6 +35,7 @@ def test_results_do_not_depend_on_the_settings(size: int) -> None:
         {"FUSIONCTL_ALLREDUCE": "mpi"},
         {"FUSIONCTL_ALLREDUCE": "ring"},
         {"FUSIONCTL_ALLREDUCE": "direct"},
+        {"FUSIONCTL_ALLREDUCE": "shm"},
         {"FUSIONCTL_ALLREDUCE": "mpi", "FUSIONCTL_CHUNK_LIMIT": "1000"},
         {"FUSIONCTL_ALLREDUCE": "ring", "FUSIONCTL_CHUNK_LIMIT": "1000"},
         {"FUSIONCTL_ALLREDUCE": "direct", "FUSIONCTL_CHUNK_LIMIT": "1000"},
