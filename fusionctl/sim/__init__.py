@@ -7,7 +7,7 @@ from fusionctl.sim.flow import flow as _flow
 from fusionctl.sim.network import Source, Track
 from fusionctl.sim.optical import Optics
 from fusionctl.sim.optical import optical as _optical
-from fusionctl.sim.result import EVENTS, Result, Use
+from fusionctl.sim.result import CHUNKS, EVENTS, Result, Use
 from fusionctl.sim.steps import steps as _steps
 
 
@@ -15,7 +15,7 @@ class Simulator(Protocol):
     """Times a verified schedule on a topology, for a buffer of `nbytes` bytes; without `events` to save memory."""
 
     def __call__(self, schedule: Source, topology: Topology, nbytes: int, *, events: bool = True) -> Result:
-        """The times of all steps and sends."""
+        """The times of all steps and messages."""
 
 
 SIMULATORS: dict[str, Simulator] = {
@@ -26,6 +26,7 @@ SIMULATORS: dict[str, Simulator] = {
 """The simulators by name."""
 
 __all__ = [
+    "CHUNKS",
     "EVENTS",
     "SIMULATORS",
     "Optics",

@@ -1,9 +1,9 @@
-"""Flow-level timing: sends are flows that share the tracks of their ways max-min fairly, and ranks drift apart.
+"""Flow-level timing: messages are flows that share the tracks of their ways max-min fairly, and ranks drift apart.
 
-Two exact ways to the same numbers.  Where each track only ever carries the sends of one rank, and no two of one step,
-nothing is shared, for a rank starts its part of a step when its sends of the one before are done: then a step is a few
-array operations (`_unshared`).  Otherwise time goes from event to event (`_shared`), an event being all that begins or
-ends at that time; rates change only within the groups of flows that may share tracks (`sharing`).
+Two exact ways to the same numbers.  Where each track only ever carries the messages of one rank, and no two of one
+step, nothing is shared, for a rank starts its part of a step when its messages of the one before are done: then a step
+is a few array operations (`_unshared`).  Otherwise time goes from event to event (`_shared`), an event being all that
+begins or ends at that time; rates change only within the groups of flows that may share tracks (`sharing`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from fusionctl.sim.sharing import ROUNDING, Group, groups_of
 def flow(schedule: Source, topology: Topology, nbytes: int, *, events: bool = True) -> Result:
     """Time a schedule as the engine executes it, on links that are shared max-min fairly.
 
-    A rank starts its sends of a step when its own part of the one before, what it sends and what it receives, is
-    complete; a rank without a part in a step passes over it.  A send is a flow: after the sum of the latencies of its
-    way it moves its chunk at the rate that progressive filling gives it on the tracks of the way, whether or not the
-    receiver has come to that step.  Where links are shared, a few bytes more may take less time, as ranks drift apart.
+    A rank starts its messages of a step when its own part of the one before, what it sends and what it receives, is
+    complete; a rank without a part in a step passes over it.  A message, which is all sends of a step that go the same
+    way on one channel, is a flow: after the sum of the latencies of its way it moves its chunks at the rate that
+    progressive filling gives it on the tracks of the way, whether or not the receiver has come to that step.  Where
+    links are shared, a few bytes more may take less time, as ranks drift apart.
 
     ScheduleError if a way, a link or a channel does not exist or the numbers of ranks differ; UsageError for bytes
     below 0.

@@ -1,23 +1,29 @@
-"""A topology as the simulators see it: the ways that sends take, over numbered tracks of known speed."""
+"""A topology as the simulators see it: the ways that messages take, over numbered tracks of known speed."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fusionctl.errors import UsageError
-from fusionctl.plan import ScheduleError, Step, Topology
+from fusionctl.plan import ScheduleError, Send, Step, Topology
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 Track = tuple[int, int, int]
 """One channel of a link: source, destination, channel.  It has the whole bandwidth of the link to itself."""
+
+Way = tuple[tuple[int, ...], int]
+"""Nodes, from source to destination, and channel."""
+
+Pattern = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""Source, destination, channel and via of each send of a step."""
 
 
 class Source(Protocol):
@@ -47,21 +53,23 @@ class Source(Protocol):
 
 
 class Moves(NamedTuple):
-    """The sends of one step, in its order, as arrays of one length.
+    """The messages of one step, in the order of their first sends, as arrays of one length.
 
-    `way` is the number of the send's way in the network; `latency` in seconds, the sum over the links of the way;
-    `wire` in seconds, the bytes over the smallest bandwidth of the way.  `move` and `track` say which move takes
-    which tracks: entry j says that move[j] goes over the track numbered track[j].
+    `chunks` is how many chunks the message consists of, `nbytes` the sum of their bytes; `way` is the number of its
+    way in the network; `latency` in seconds, the sum over the links of the way; `wire` in seconds, the bytes over the
+    smallest bandwidth of the way.  `chunk` and `reduce` have an entry per send, message by message.  `move` and `track`
+    say which move takes which tracks: entry j says that move[j] goes over the track numbered track[j].
     """
 
     chunk: Ints
-    src: Ints
-    dst: Ints
     reduce: NDArray[np.bool_]
     nbytes: Ints
+    wire: Floats
+    src: Ints
+    dst: Ints
+    chunks: Ints
     way: Ints
     latency: Floats
-    wire: Floats
     move: Ints
     track: Ints
 
@@ -73,6 +81,8 @@ class Moves(NamedTuple):
 
 class Network:
     """Numbers ways and tracks of a topology as sends ask for them, for a buffer of `nbytes` bytes.
+
+    The sends of a step that go the same way on the same channel are one message, as `verify` has it.
 
     A send goes by `via` if it has one, else over the link from its source to its destination, else by the fewest
     links there are, of which the first in the order of node numbers.  On all links it uses its channel.  `ways` are
@@ -89,7 +99,7 @@ class Network:
                 f"{source.name} is for {source.size} ranks, but topology {topology.name} has {topology.size}"
             )
         self.topology = topology
-        self.ways: list[tuple[tuple[int, ...], int]] = []
+        self.ways: list[Way] = []
         self.tracks: list[Track] = []
         self.capacity: list[float] = []
         self._name = source.name
@@ -103,27 +113,36 @@ class Network:
         self._latency: list[float] = []
         self._bandwidth: list[float] = []
         self._table = self._tables()
-        self._pattern: object = None
-        self._way = np.empty(0, np.int64)
-        self._entries = self._way, self._way
+        self._pattern: Pattern = ((), (), (), ())
+        self._messages = self._grouped(self._pattern)
 
     def moves(self, step: Step) -> Moves:
         """A step as arrays; ScheduleError if a send's way, link or channel does not exist."""
         columns = zip(*step.sends, strict=True) if step.sends else ((),) * 6
         chunk, src, dst, reduce, channel, via = columns
         if (src, dst, channel, via) != self._pattern:
-            keys = zip(src, dst, channel, via, strict=True)
-            self._way = np.array([self._number(*key) for key in keys], np.int64)
-            if len(self._table[1]) < len(self.ways):
-                self._table = self._tables()
-            self._entries = self.tracks_of(self._way)
+            self._messages = self._grouped((src, dst, channel, via))
             self._pattern = (src, dst, channel, via)
+        order, first, bandwidth, same = self._messages
+        chunks = np.array(chunk, np.int64)[order]
+        nbytes = np.add.reduceat(self._sizes[chunks], first)
+        return Moves(chunks, np.array(reduce, np.bool_)[order], nbytes, nbytes / bandwidth, *same)
+
+    def _grouped(
+        self, pattern: Pattern
+    ) -> tuple[Ints, Ints, Floats, tuple[Ints, Ints, Ints, Ints, Floats, Ints, Ints]]:
+        """The sends message by message, where each message begins, its bandwidth, and what Moves has from `src` on."""
+        sends: dict[int, list[int]] = {}
+        for i, key in enumerate(zip(*pattern, strict=True)):
+            sends.setdefault(self._number(*key), []).append(i)
+        if len(self._table[1]) < len(self.ways):
+            self._table = self._tables()
+        order = np.array([i for message in sends.values() for i in message], np.int64)
+        chunks = np.array([len(message) for message in sends.values()], np.int64)
+        first, way = np.cumsum(chunks) - chunks, np.array(list(sends), np.int64)
+        src, dst = (np.array(ends, np.int64)[order[first]] for ends in pattern[:2])
         _, latency, bandwidth, _ = self._table
-        chunks = np.array(chunk, np.int64)
-        sizes = self._sizes[chunks]
-        ends = np.array(src, np.int64), np.array(dst, np.int64), np.array(reduce, np.bool_)
-        way = self._way
-        return Moves(chunks, *ends, sizes, way, latency[way], sizes / bandwidth[way], *self._entries)
+        return order, first, bandwidth[way], (src, dst, chunks, way, latency[way], *self.tracks_of(way))
 
     def tracks_of(self, way: Ints) -> tuple[Ints, Ints]:
         """The numbers of the tracks of ways: entry j says that way[move[j]] goes over track[j]."""
@@ -138,14 +157,16 @@ class Network:
 
     def _number(self, src: int, dst: int, channel: int, via: tuple[int, ...]) -> int:
         key = src, dst, channel, via
-        number = self._numbers.get(key)
-        if number is None:
+        if key not in self._numbers:
             nodes = (src, *via, dst)
             if not via and (src, dst) not in self.topology.links:
                 nodes = self._route(src, dst)
-            self._add(nodes, channel)
-            number = self._numbers[key] = len(self.ways) - 1
-        return number
+            whole = src, dst, channel, nodes[1:-1]
+            if whole not in self._numbers:
+                self._add(nodes, channel)
+                self._numbers[whole] = len(self.ways) - 1
+            self._numbers[key] = self._numbers[whole]
+        return self._numbers[key]
 
     def _add(self, nodes: tuple[int, ...], channel: int) -> None:
         hops = list(pairwise(nodes))
@@ -201,6 +222,20 @@ class Network:
                     parents[ahead] = node
                     queue.append(ahead)
         return parents
+
+
+def messages(chunks: Ints, chunk: Ints, reduce: NDArray[np.bool_], ways: Iterable[Way]) -> list[list[Send]]:
+    """The sends of each message, from how many it has, the chunk and the kind of each send, and the ways they go."""
+    sends = zip(chunk.tolist(), reduce.tolist(), strict=True)
+    return [
+        [Send(number, nodes[0], nodes[-1], kind, channel, nodes[1:-1]) for number, kind in islice(sends, n)]
+        for n, (nodes, channel) in zip(chunks.tolist(), ways, strict=True)
+    ]
+
+
+def text(message: list[Send]) -> str:
+    """`+2 +3 0->1`: as `str(send)`, with all the chunks."""
+    return " ".join([*(str(send).split()[0] for send in message[:-1]), str(message[-1])])
 
 
 def _bounds(source: Source, nbytes: int) -> list[tuple[int, int]]:

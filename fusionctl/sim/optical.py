@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusionctl.errors import UsageError
-from fusionctl.plan import Link, ScheduleError, Step, Topology
+from fusionctl.plan import ScheduleError, Topology
+from fusionctl.plan.topologies import wdm_ring
 from fusionctl.plan.topology import GIGABIT
-from fusionctl.plan.topology import ring as _ring
-from fusionctl.sim.network import Moves, Network, Source
+from fusionctl.sim.network import Moves, Network, Source, messages, text
 from fusionctl.sim.result import Interval, Recorder, Result
 
 
@@ -50,8 +50,7 @@ class Optics:
 
     def topology(self, size: int) -> Topology:
         """The ring of that many nodes, both ways, with a channel per wavelength."""
-        link = Link(self.bandwidth, self.propagation, self.wavelengths)
-        return Topology(f"wdm_ring({size},{self.wavelengths})", size, dict.fromkeys(_ring(size).links, link))
+        return wdm_ring(size, self.wavelengths, self.bandwidth, self.propagation)
 
 
 def optical(
@@ -59,10 +58,10 @@ def optical(
 ) -> Result:
     """Time a schedule on an optical network, step by step; the channel of a send is its wavelength.
 
-    A step takes its reconfiguration, and then as long as its slowest lightpath: the bytes over the bandwidth, the
-    latencies of the links, and the conversion of each packet.  Wavelengths, bandwidth and latencies are those of the
-    topology, such as `Optics.topology` makes; the rest is `optics`, by default Optics().  WRHT's theta steps take
-    theta (d / B + a), a ring 2(N - 1)(d / (N B) + a).
+    A step takes its reconfiguration, and then as long as its slowest lightpath, which carries one message: the bytes
+    over the bandwidth, the latencies of the links, and the conversion of each packet.  Wavelengths, bandwidth and
+    latencies are those of the topology, such as `Optics.topology` makes; the rest is `optics`, by default Optics().
+    WRHT's theta steps take theta (d / B + a), a ring 2(N - 1)(d / (N B) + a).
 
     ScheduleError if two lightpaths of a step share a wavelength on a link, if a way, a link or a wavelength does not
     exist or the numbers of ranks differ; UsageError for bytes below 0.
@@ -75,7 +74,7 @@ def optical(
     for i, step in enumerate(schedule.steps):
         moves = network.moves(step)
         if not moves.apart:
-            raise ScheduleError(f"{schedule.name}, step {i}: {_conflict(step, moves, network)}")
+            raise ScheduleError(f"{schedule.name}, step {i}: {_conflict(moves, network)}")
         needed = set(moves.way.tolist())
         if needed and not (optics.keep and needed == circuits):
             pauses.append((now, now + optics.reconfiguration))
@@ -101,14 +100,16 @@ def _lit(moves: Moves, optics: Optics) -> np.ndarray[tuple[int], np.dtype[np.flo
     return took
 
 
-def _conflict(step: Step, moves: Moves, network: Network) -> str:
-    """Says which two sends share which track."""
+def _conflict(moves: Moves, network: Network) -> str:
+    """Says which two messages share which track."""
+    ways = [network.ways[way] for way in moves.way.tolist()]
+    texts = [text(sends) for sends in messages(moves.chunks, moves.chunk, moves.reduce, ways)]
     first: dict[int, int] = {}
     for move, track in zip(moves.move.tolist(), moves.track.tolist(), strict=True):
         if first.setdefault(track, move) != move:
             src, dst, channel = network.tracks[track]
             return (
-                f"{step.sends[first[track]]} and {step.sends[move]} conflict: "
+                f"{texts[first[track]]} and {texts[move]} conflict: "
                 f"wavelength {channel} of the link from {src} to {dst} carries one lightpath at a time"
             )
     raise AssertionError("no two moves share a track")

@@ -1,4 +1,4 @@
-"""What a simulation gives: when each send began and ended, how long steps took, and how busy each track was."""
+"""What a simulation gives: when each message began and ended, how long steps took, and how busy each track was."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusionctl.plan import Send
-from fusionctl.sim.network import Floats, Ints, Moves, Network, Source, Track
+from fusionctl.sim.network import Floats, Ints, Moves, Network, Source, Track, Way, messages, text
 
-EVENTS = np.dtype([("start", "f8"), ("end", "f8"), ("step", "i4"), ("chunk", "i4"), ("way", "i4"), ("reduce", "?")])
-"""One send: when it started and when its last byte arrived, in seconds; `way` is an index into `Result.ways`."""
+EVENTS = np.dtype([("start", "f8"), ("end", "f8"), ("step", "i4"), ("way", "i4"), ("chunks", "i4")])
+"""One message: when it started and when its last byte arrived, in seconds; its way, an index into `Result.ways`; and
+how many chunks it has."""
+
+CHUNKS = np.dtype([("chunk", "i4"), ("reduce", "?")])
+"""A chunk of a message, and whether the receiver reduces it into its own or replaces that."""
 
 Interval = tuple[float, float]
 """Start and end, in seconds."""
@@ -23,7 +27,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Use(NamedTuple):
-    """How long sends held a track, latencies included and overlaps counted once, and the bytes they moved over it."""
+    """How long messages held a track, latencies included and overlaps counted once, and the bytes moved over it."""
 
     seconds: float
     nbytes: int
@@ -35,8 +39,9 @@ class Result:
 
     `steps` has the first start and the last end of each step, shape (steps, 2); those of a step without sends are
     equal.  `tracks` are the channels of links that were used at all.  `events` has dtype EVENTS, in the order of the
-    schedule, and is empty if it was not asked for; `ways` are the nodes and the channel of the ways that it names.
-    `reconfigurations` are the times in which an optical network sets its circuits.
+    schedule, and is empty if it was not asked for; `chunks`, of dtype CHUNKS, are those of the first event, then those
+    of the second, and so on; `ways` are the nodes and the channel of the ways that events name.  `reconfigurations`
+    are the times in which an optical network sets its circuits.
     """
 
     simulator: str
@@ -47,22 +52,20 @@ class Result:
     steps: Floats
     tracks: Mapping[Track, Use] = field(repr=False)
     events: NDArray[np.void] = field(repr=False)
-    ways: Sequence[tuple[tuple[int, ...], int]] = field(repr=False)
+    chunks: NDArray[np.void] = field(repr=False)
+    ways: Sequence[Way] = field(repr=False)
     reconfigurations: Sequence[Interval] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         """A head and one line per event, in microseconds."""
         head = f"{self.simulator}: {self.schedule} on {self.topology}, {self.nbytes} bytes: {self.seconds * 1e6:.3f} us"
-        times = zip(self.events["start"].tolist(), self.events["end"].tolist(), self.sends(), strict=True)
-        return "\n".join([head, *(f"{start * 1e6:.3f} {end * 1e6:.3f} {send}" for start, end, send in times)])
+        times = zip(self.events["start"].tolist(), self.events["end"].tolist(), self.messages(), strict=True)
+        return "\n".join([head, *(f"{start * 1e6:.3f} {end * 1e6:.3f} {text(sends)}" for start, end, sends in times)])
 
-    def sends(self) -> list[Send]:
-        """The sends of the events, in their order, by the ways that they took."""
-        columns = zip(*(self.events[name].tolist() for name in ("chunk", "way", "reduce")), strict=True)
-        return [
-            Send(chunk, nodes[0], nodes[-1], reduce, channel, nodes[1:-1])
-            for chunk, (nodes, channel), reduce in ((chunk, self.ways[way], reduce) for chunk, way, reduce in columns)
-        ]
+    def messages(self) -> list[list[Send]]:
+        """The sends of each event, by the way that they took."""
+        ways = (self.ways[way] for way in self.events["way"].tolist())
+        return messages(self.events["chunks"], self.chunks["chunk"], self.chunks["reduce"], ways)
 
 
 class Recorder:
@@ -71,7 +74,8 @@ class Recorder:
     def __init__(self, network: Network, source: Source, nbytes: int, events: bool) -> None:
         self._network, self._source, self._nbytes, self._events = network, source, nbytes, events
         self._steps: list[Interval] = []
-        self._rows: list[NDArray[np.void]] = []
+        self._rows = [np.empty(0, EVENTS)]
+        self._chunks = [np.empty(0, CHUNKS)]
         self._seconds = np.zeros(0)
         self._moved = np.zeros(0, np.int64)
 
@@ -84,8 +88,11 @@ class Recorder:
         if self._events:
             rows = np.empty(start.size, EVENTS)
             rows["start"], rows["end"], rows["step"] = start, end, len(self._steps) - 1
-            rows["chunk"], rows["way"], rows["reduce"] = moves.chunk, moves.way, moves.reduce
+            rows["way"], rows["chunks"] = moves.way, moves.chunks
+            chunks = np.empty(moves.chunk.size, CHUNKS)
+            chunks["chunk"], chunks["reduce"] = moves.chunk, moves.reduce
             self._rows.append(rows)
+            self._chunks.append(chunks)
 
     def hold(self, tracks: Ints, seconds: Floats) -> None:
         """Tracks, each any number of times, were held so long, apart from what else held them."""
@@ -103,7 +110,8 @@ class Recorder:
             max((end for _, end in self._steps), default=0.0),
             np.array(self._steps, np.float64).reshape(-1, 2),
             dict(zip(self._network.tracks, (Use(*use) for use in uses), strict=True)),
-            np.concatenate(self._rows) if self._rows else np.empty(0, EVENTS),
+            np.concatenate(self._rows),
+            np.concatenate(self._chunks),
             self._network.ways,
             tuple(reconfigurations),
         )

@@ -1,4 +1,4 @@
-"""Step-synchronous timing: each step takes as long as its slowest send, and the next one starts when all are done."""
+"""Step-synchronous timing: a step takes as long as its slowest message, and the next one starts when all are done."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fusionctl.sim.result import Recorder, Result
 def steps(schedule: Source, topology: Topology, nbytes: int, *, events: bool = True) -> Result:
     """Time a schedule in lock-step, as the closed forms of the literature do.
 
-    A send takes the sum of its links' latencies, plus its chunk's bytes over the smallest of their bandwidths, and
-    holds all tracks of its way for that time.  Sends of a step that share a track, which `verify` refuses, go one
-    after another in the order of the step.  A ring takes 2(N - 1)(a + d / (N B)).
+    The sends of a step that go the same way on one channel are one message.  It takes the sum of its links' latencies,
+    plus the bytes of its chunks over the smallest of their bandwidths, and holds all tracks of its way for that time.
+    Messages of a step that share a track, which `verify` refuses, go one after another in the order of the step.  A
+    ring takes 2(N - 1)(a + d / (N B)).
 
     ScheduleError if a way, a link or a channel does not exist or the numbers of ranks differ; UsageError for bytes
     below 0.

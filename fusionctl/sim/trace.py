@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
+from fusionctl.sim.network import text
 from fusionctl.sim.result import Result
 from fusionctl.timeline import ENGINE, Timeline
 
@@ -15,9 +15,9 @@ RECONFIGURATION = "RECONFIGURE"
 def write(result: Result, path: str | Path) -> Path:
     """Write the events of a simulation to a trace at or under `path`, and return the file.
 
-    Times are simulated ones from 0 and rounded to nanoseconds.  A send is a span on each track that it takes, which
-    is called `0->1`, or `0->1 @3` for channel 3; its name is that of `str(send)`, its arguments are step, chunk,
-    source and destination.  ConfigError when the file cannot be created.
+    Times are simulated ones from 0 and rounded to nanoseconds.  A message is a span on each track that it takes, which
+    is called `0->1`, or `0->1 @3` for channel 3; its name is that of `str(result)`, such as `+2 +3 0->1`, its
+    arguments are step, chunks, source and destination.  ConfigError when the file cannot be created.
     """
     clock = iter((0, _ns(result.seconds)))
     process = f"{result.simulator}: {result.schedule} on {result.topology}, {result.nbytes} bytes"
@@ -25,11 +25,11 @@ def write(result: Result, path: str | Path) -> Path:
     for start, end in result.reconfigurations:
         timeline.span(ENGINE, RECONFIGURATION, _ns(start), _ns(end))
     columns = (result.events[name].tolist() for name in ("start", "end", "step"))
-    for start, end, step, send in zip(*columns, result.sends(), strict=True):
-        for src, dst in pairwise(send.nodes):
-            channel = f" @{send.channel}" if send.channel else ""
-            args = {"step": step, "chunk": send.chunk, "src": send.src, "dst": send.dst}
-            timeline.span(f"{src}->{dst}{channel}", str(send), _ns(start), _ns(end), **args)
+    for start, end, step, sends in zip(*columns, result.messages(), strict=True):
+        channel = f" @{sends[0].channel}" if sends[0].channel else ""
+        args = {"step": step, "chunks": [send.chunk for send in sends], "src": sends[0].src, "dst": sends[0].dst}
+        for src, dst in sends[0].hops:
+            timeline.span(f"{src}->{dst}{channel}", text(sends), _ns(start), _ns(end), **args)
     timeline.close()
     return timeline.path
 

@@ -27,7 +27,7 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert Optics() == Optics(64, 5e9, 0.0, 25e-6, False, 0.0, 128, 32, False)
     topology = Optics(wavelengths=2, bandwidth=1e9, propagation=1e-8).topology(3)
     pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert topology == Topology("wdm_ring(3,2)", 3, dict.fromkeys(pairs, Link(1e9, 1e-8, 2)))
+    assert topology == Topology("wdm_ring(3, 2)", 3, dict.fromkeys(pairs, Link(1e9, 1e-8, 2)))
 
 
 @pytest.mark.parametrize(("groups", "width"), [(3, 3), (4, 5), (5, 9), (8, 129)])
@@ -56,7 +56,7 @@ def test_a_whole_log() -> None:
     sends = [Send(0, 0, 2, True, 1, (1,)), Send(0, 1, 2, True)]
     result = optical(made(sends, [], [Send(0, 2, 1, False)], size=4), topology, 1000)
     assert str(result) == (
-        "optical: made on wdm_ring(4,2), 1000 bytes: 55.000 us\n"
+        "optical: made on wdm_ring(4, 2), 1000 bytes: 55.000 us\n"
         "25.000 28.000 +0 0->1->2 @1\n25.000 27.000 +0 1->2\n53.000 55.000 =0 2->1"
     )
     assert result.reconfigurations == ((0.0, 25e-6), (exactly(28e-6), exactly(53e-6)))
@@ -84,6 +84,13 @@ def test_each_packet_is_converted_and_whole_flits_travel_if_asked(nbytes: int, p
     assert optical(schedule, RING(2), nbytes, optics).seconds == exactly(A + nbytes / B + packets * 1e-6)
     padded = replace(optics, padded=True)
     assert optical(schedule, RING(2), nbytes, padded).seconds == exactly(A + flits * 32 / B + packets * 1e-6)
+
+
+def test_the_chunks_of_a_message_share_its_packets() -> None:
+    sends = [Send(chunk, 0, 1, True) for chunk in range(3)]
+    optics = Optics(oeo=1e-6, padded=True)
+    seconds = optical(made(sends, size=2, n_chunks=3), RING(2), 3 * 50, optics).seconds
+    assert seconds == exactly(A + 5 * 32 / B + 2 * 1e-6)
 
 
 @pytest.mark.parametrize("change", [{"reconfiguration": -1.0}, {"oeo": float("nan")}, {"flit": 0}, {"packet": 16}])

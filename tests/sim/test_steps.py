@@ -7,15 +7,16 @@ import pytest
 
 from fusionctl.errors import UsageError
 from fusionctl.plan import PLANNERS, Link, ScheduleError, Send, Topology
+from fusionctl.plan.hierarchical import hierarchical
 from fusionctl.plan.ring import ring
+from fusionctl.plan.topologies import hosts, leaf_spine, torus
 from fusionctl.plan.topology import fully_connected
 from fusionctl.plan.topology import ring as ring_topology
 from fusionctl.sim import Result, Use
 from fusionctl.sim.steps import steps
-from networks import LazyRing, fat_tree, made, star, torus
+from networks import LazyRing, made
 
 A, B = 3e-6, 5e9
-LINK = Link(B, A)
 
 
 def exactly(seconds: float) -> object:
@@ -30,6 +31,37 @@ def test_the_closed_forms(size: int) -> None:
     assert steps(PLANNERS["direct"](size), full, d).seconds == exactly(2 * (size > 1) * (A + d / (size * B)))
     if size.bit_count() == 1:
         assert steps(PLANNERS["recursive"](size), full, d).seconds == exactly(logarithm * (A + d / B))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 64])
+def test_halving_and_doubling_take_a_latency_per_step_and_the_bytes_of_a_ring(size: int) -> None:
+    d, logarithm = size * 1_000_000, size.bit_length() - 1
+    expected = exactly(2 * logarithm * A + 2 * (size - 1) / size * d / B)
+    for planner in ("rabenseifner", "swing"):
+        assert steps(PLANNERS[planner](size), fully_connected(size, B, A), d).seconds == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 16])
+def test_two_rings_take_half_the_bytes_unless_both_go_over_one_link(size: int) -> None:
+    d, each = size * 1_000_000, 2 if size > 2 else 1
+    seconds = steps(PLANNERS["biring"](size), ring_topology(size, B, A), d).seconds
+    assert seconds == exactly(2 * (size - 1) * (A + d / (each * size * B)))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 8])
+def test_rings_along_both_axes_of_a_torus_take_half_the_bytes(side: int) -> None:
+    size, topology = side * side, torus(side, side, bandwidth=B, latency=A)
+    d = size * 1_000_000
+    seconds = steps(PLANNERS["ring2d"](topology), topology, d).seconds
+    assert seconds == exactly(4 * (side - 1) * A + (size - 1) / size * d / B)
+
+
+@pytest.mark.parametrize(("hosts", "local"), [(1, 1), (1, 4), (4, 1), (2, 2), (3, 5), (8, 8)])
+def test_rings_within_hosts_and_across_take_the_bytes_of_a_ring(hosts: int, local: int) -> None:
+    size = hosts * local
+    d = size * 1_000_000
+    seconds = steps(hierarchical(size, local), fully_connected(size, B, A), d).seconds
+    assert seconds == exactly(2 * (hosts + local - 2) * A + 2 * (size - 1) / size * d / B)
 
 
 def test_a_whole_log() -> None:
@@ -67,15 +99,37 @@ def test_a_step_waits_for_its_slowest_send() -> None:
     )
 
 
-def test_sends_that_share_a_track_go_one_after_another() -> None:
+def test_messages_that_share_a_track_go_one_after_another() -> None:
     sends = [Send(0, 0, 3, True), Send(0, 1, 3, True), Send(0, 2, 0, True)]
-    result = steps(made(sends, size=4), star(4, Link(1e9, 1e-6)), 1000)
+    result = steps(made(sends, size=4), hosts(1, 4, 1e9, 1e-6), 1000)
     assert str(result).splitlines()[1:] == [
         "0.000 3.000 +0 0->4->3",
         "3.000 6.000 +0 1->4->3",
         "0.000 3.000 +0 2->4->0",
     ]
     assert result.tracks[4, 3, 0] == Use(exactly(6e-6), 2000)  # type: ignore[arg-type]
+
+
+def test_chunks_that_go_the_same_way_are_one_message() -> None:
+    sends = [Send(0, 0, 1, True), Send(1, 0, 1, False), Send(1, 0, 2, True), Send(2, 0, 1, True, via=(3,))]
+    topology = hosts(1, 3, 1e9, 1e-6)
+    result = steps(made(sends, [], sends[2:3], size=3, n_chunks=3), topology, 3000)
+    assert str(result).splitlines()[1:] == [
+        "0.000 5.000 +0 =1 +2 0->3->1",
+        "5.000 8.000 +1 0->3->2",
+        "8.000 11.000 +1 0->3->2",
+    ]
+    assert result.events["chunks"].tolist() == [3, 1, 1]
+    assert result.messages() == [
+        [send._replace(via=(3,)) for send in (sends[0], sends[1], sends[3])],
+        [sends[2]._replace(via=(3,))],
+        [sends[2]._replace(via=(3,))],
+    ]
+    assert result.tracks == {
+        (0, 3, 0): Use(exactly(11e-6), 5000),  # type: ignore[arg-type]
+        (3, 1, 0): Use(exactly(5e-6), 3000),  # type: ignore[arg-type]
+        (3, 2, 0): Use(exactly(6e-6), 2000),  # type: ignore[arg-type]
+    }
 
 
 def test_channels_of_a_link_share_nothing() -> None:
@@ -126,5 +180,5 @@ def times(result: Result) -> list[str]:
 def test_routes_have_the_fewest_links_and_the_lowest_numbers() -> None:
     torus_ways = times(steps(made([Send(0, 0, 5, True)], [Send(0, 5, 0, True)], size=9), torus(3, 3), 0))
     assert [line.split()[-1] for line in torus_ways] == ["0->2->5", "5->2->0"]
-    tree_ways = times(steps(made([Send(0, 0, 3, True)], [Send(0, 0, 1, True)], size=4), fat_tree(2, 2), 0))
+    tree_ways = times(steps(made([Send(0, 0, 3, True)], [Send(0, 0, 1, True)], size=4), leaf_spine(4), 0))
     assert [line.split()[-1] for line in tree_ways] == ["0->4->6->5->3", "0->4->1"]

@@ -28,14 +28,14 @@ def test_each_send_is_a_span_on_each_of_its_tracks(tmp_path: Path) -> None:
     schedule = made([Send(3, 0, 2, True, 1, (1,)), Send(0, 1, 2, True)], [Send(0, 2, 1, False)], size=4, n_chunks=4)
     path = write(optical(schedule, topology, 4000), tmp_path / "wrht.json")
     assert path == tmp_path / "wrht.rank0.json"
-    first = {"step": 0, "chunk": 3, "src": 0, "dst": 2}
+    first = {"step": 0, "chunks": [3], "src": 0, "dst": 2}
     assert spans(path) == [
         ("(engine)", "RECONFIGURE", 0.0, 25.0, {}),
         ("(engine)", "RECONFIGURE", 28.0, 25.0, {}),
         ("0->1 @1", "+3 0->1->2 @1", 25.0, 3.0, first),
         ("1->2 @1", "+3 0->1->2 @1", 25.0, 3.0, first),
-        ("1->2", "+0 1->2", 25.0, 2.0, {"step": 0, "chunk": 0, "src": 1, "dst": 2}),
-        ("2->1", "=0 2->1", 53.0, 2.0, {"step": 1, "chunk": 0, "src": 2, "dst": 1}),
+        ("1->2", "+0 1->2", 25.0, 2.0, {"step": 0, "chunks": [0], "src": 1, "dst": 2}),
+        ("2->1", "=0 2->1", 53.0, 2.0, {"step": 1, "chunks": [0], "src": 2, "dst": 1}),
     ]
 
 

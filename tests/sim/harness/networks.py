@@ -1,37 +1,11 @@
-"""Topologies and schedules that only these tests make."""
+"""Schedules that only these tests make."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fusionctl.plan import Link, Schedule, Send, Step, Topology
-
-
-def torus(rows: int, columns: int, link: Link | None = None) -> Topology:
-    """Each rank is linked, both ways, with its neighbours in its row and in its column, around the edges too."""
-    pairs = set()
-    for row in range(rows):
-        for column in range(columns):
-            here = row * columns + column
-            for there in (row * columns + (column + 1) % columns, (row + 1) % rows * columns + column):
-                pairs |= {(here, there), (there, here)} if here != there else set()
-    return Topology(f"torus({rows}x{columns})", rows * columns, dict.fromkeys(sorted(pairs), link or Link()))
-
-
-def fat_tree(leaves: int, width: int, link: Link | None = None) -> Topology:
-    """`leaves` switches with `width` ranks each, and `width` spines that are linked with each of them."""
-    size = leaves * width
-    leaf, spine = range(size, size + leaves), range(size + leaves, size + leaves + width)
-    pairs = [(rank, leaf[rank // width]) for rank in range(size)] + [(low, high) for low in leaf for high in spine]
-    links = dict.fromkeys([*pairs, *((dst, src) for src, dst in pairs)], link or Link())
-    return Topology(f"fat_tree({leaves}x{width})", size, links, switches=leaves + width)
-
-
-def star(size: int, link: Link | None = None) -> Topology:
-    """Each rank is linked, both ways, with the one switch."""
-    pairs = [pair for rank in range(size) for pair in ((rank, size), (size, rank))]
-    return Topology(f"star({size})", size, dict.fromkeys(pairs, link or Link()), switches=1)
+from fusionctl.plan import Schedule, Send, Step
 
 
 def made(*steps: list[Send], size: int, n_chunks: int = 1) -> Schedule:
