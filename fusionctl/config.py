@@ -24,8 +24,8 @@ HOROVOD = "HOROVOD_"
 
 ALLREDUCES: tuple[str, ...] = (
     *("auto", "mpi", "shm"),
-    *("biring", "direct", "double_tree", "hierarchical", "rabenseifner"),
-    *("recursive", "ring", "ring2d", "swing", "tree"),
+    *("biring", "direct", "double_tree", "hierarchical", "multitree", "packing", "rabenseifner"),
+    *("recursive", "ring", "ring2d", "swing", "tree", "wrht"),
 )
 """What `allreduce` may be: a choice by the job, MPI's own all-reduce, the memory of a node, or a schedule of ours."""
 

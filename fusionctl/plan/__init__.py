@@ -6,6 +6,8 @@ from fusionctl.plan.biring import biring as _biring
 from fusionctl.plan.direct import direct as _direct
 from fusionctl.plan.double_tree import double_tree as _double_tree
 from fusionctl.plan.hierarchical import hierarchical as _hierarchical
+from fusionctl.plan.multitree import multitree as _multitree
+from fusionctl.plan.packing import packing as _packing
 from fusionctl.plan.rabenseifner import rabenseifner as _rabenseifner
 from fusionctl.plan.recursive import recursive as _recursive
 from fusionctl.plan.ring import ring as _ring
@@ -14,6 +16,7 @@ from fusionctl.plan.schedule import Schedule, ScheduleError, Send, Step, concate
 from fusionctl.plan.swing import swing as _swing
 from fusionctl.plan.topology import Link, Topology
 from fusionctl.plan.tree import tree as _tree
+from fusionctl.plan.wrht import wrht as _wrht
 
 Planner = Callable[[Topology | int], Schedule]
 """Makes the schedule of an all-reduce on the links of a topology, or for that many ranks that all reach each other.
@@ -26,12 +29,15 @@ PLANNERS: dict[str, Planner] = {
     "direct": _direct,
     "double_tree": _double_tree,
     "hierarchical": _hierarchical,
+    "multitree": _multitree,
+    "packing": _packing,
     "rabenseifner": _rabenseifner,
     "recursive": _recursive,
     "ring": _ring,
     "ring2d": _ring2d,
     "swing": _swing,
     "tree": _tree,
+    "wrht": _wrht,
 }
 """The planners by the name that a user gives."""
 

@@ -22,7 +22,7 @@ CASES = [
     for name in PLANNERS
     for size, networks in ((2, 4), (3, 4), (4, 4), (5, 1))
     for network in ("own:{}", "ring:{}", "hosts:1x{}", "wdm-ring:{},w=2")[:networks]
-    if name != "swing" or size in (2, 4)
+    if (name != "swing" or size in (2, 4)) and (name != "wrht" or "hosts" not in network)
 ]
 
 
@@ -33,7 +33,9 @@ def planned(name: str, network: str) -> tuple[Schedule, Topology]:
         topology = from_spec(network)
         return PLANNERS[name](topology), topology
     schedule = PLANNERS[name](int(size))
-    return schedule, Topology("own", schedule.size, {hop: Link() for send in sends_of(schedule) for hop in send.hops})
+    channels = 1 + max(send.channel for send in sends_of(schedule))
+    links = {hop: Link(channels=channels) for send in sends_of(schedule) for hop in send.hops}
+    return schedule, Topology("own", schedule.size, links)
 
 
 def sends_of(schedule: Schedule) -> list[Send]:
@@ -116,10 +118,4 @@ def test_no_single_change_escapes(name: str, network: str) -> None:
     assert right(schedule, topology)
     escaped = [(what, mutant) for what, mutant in mutants(schedule, topology) if accepted(mutant, topology)]
     assert all(right(mutant, topology) for _, mutant in escaped)
-    print(
-        name,
-        network,
-        len(list(mutants(schedule, topology))),
-        {w: sum(x[0] == w for x in escaped) for w in dict(escaped)},
-    )
     assert {what for what, _ in escaped} <= {"src", "dst", "via", "channel"}

@@ -68,6 +68,8 @@ COSTS: dict[str, tuple[Callable[[int], float], Callable[[int], list[Fraction]]]]
     "direct": (lambda n: 2 * (n > 1), optimal),
     "double_tree": (lambda n: 2 * (n.bit_length() - 1), in_two_trees),
     "hierarchical": (lambda n: 2 * sum(f - 1 for f in factors(n)), optimal),
+    "multitree": (lambda n: 2 * (n > 1), optimal),
+    "packing": (lambda n: 2 * (n > 1), optimal),
     "rabenseifner": (
         lambda n: 2 * log2(power(n)) + 2 * (n != power(n)),
         lambda n: folded(n, Fraction(2 * (power(n) - 1), power(n))),
@@ -115,7 +117,9 @@ def test_on_a_network_a_planner_is_right_and_sends_as_much(name: str, network: s
     topology = from_spec(network)
     if name != "swing" or topology.size == power(topology.size):
         schedule = verify(PLANNERS[name](topology), topology)
-        assert vectors_sent(schedule) == COSTS[name][1](topology.size)
+        sent, wanted = vectors_sent(schedule), COSTS[name][1](topology.size)
+        assert sum(sent) == sum(wanted)
+        assert sent == wanted or name in ("multitree", "packing")  # on a network their ranks pass on unequally much
 
 
 @pytest.mark.parametrize("name", PLANNERS)
