@@ -91,6 +91,7 @@ def _read_path(text: str) -> str:
 
 
 _PATH = Kind(_read_path, "the path of a folder or of a .json file")
+_NETWORK = Kind(_read_path, "a text such as torus:4x4,16GB/s,150ns or the path of a .json file")
 # DYNAMIC lets Horovod start its timeline later, which is always possible here: nothing to set.
 _HOROVOD_TIMELINE = Kind(lambda text: None if text == "DYNAMIC" else _read_path(text), "the path of a file, or DYNAMIC")
 _STALL_CHECK_DISABLE = Kind(lambda text: {"0": None, "1": 0.0}[text], "0 or 1")
@@ -142,6 +143,10 @@ class Config:
 
     gradients: str = _setting("horovod", _choice(GRADIENTS), agree=True)
     """Gradients of the collectives: horovod (its rules) or adjoint (of the sum of the ranks' losses).  Agreed."""
+
+    topology: str | None = _setting(None, _NETWORK, agree=True)
+    """Network that schedules are planned for: a text as `torus:4x4,16GB/s,150ns` or a .json file; unset: every rank
+    reaches every other one.  Agreed."""
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Setting -> the variable that set it; a setting that is at its default is absent."""

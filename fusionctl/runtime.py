@@ -19,11 +19,12 @@ from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
-from fusionctl.data.dispatch import possible, programs
+from fusionctl.data.dispatch import possible, programs, topology_of
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
 from fusionctl.job import check_mpi, end_job_on_error, meet, on_one_node, place_in, share_memory
+from fusionctl.plan import Topology
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
 from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
@@ -52,6 +53,7 @@ class Runtime:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.place = place_in(comm)
         self.log = set_up_logging(config, self.rank)
+        self.topology = self._agreed_topology(comm)
         self.lock = threading.RLock()
         self.registry = _registry
         self.fuse = partial(fuse, threshold=config.fusion_threshold)
@@ -183,6 +185,19 @@ class Runtime:
         check_status(*_board.submit(slots[0], DTYPES.index("uint8"), values, 0, 0))
         self.wait(slots)
 
+    def _agreed_topology(self, comm: MPI.Intracomm) -> Topology | None:
+        """The first rank's reading of FUSIONCTL_TOPOLOGY, or its ConfigError, on all ranks; collective."""
+        found: tuple[Topology | None, ConfigError | None] = (None, None)
+        if self.rank == 0:
+            try:
+                found = (topology_of(self.config.topology, self.size), None)
+            except ConfigError as error:
+                found = (None, error)
+        topology, refused = comm.bcast(found)
+        if refused is not None:
+            raise refused
+        return topology  # type: ignore[no-any-return]
+
     def ranks_of(self, chosen: Iterable[int] | MPI.Comm) -> list[int]:
         """The ranks in a list, or of a communicator; UsageError for those that do not exist, or stand there twice."""
         if isinstance(chosen, MPI.Comm):
@@ -200,7 +215,9 @@ class Runtime:
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
         name = config.allreduce if hooks.set_id == 0 else possible(config.allreduce, hooks.size)
-        plan = programs(name, hooks.rank, hooks.size, on_one_node(comms[1]))
+        plan = programs(
+            name, hooks.rank, hooks.size, on_one_node(comms[1]), self.topology if hooks.set_id == 0 else None
+        )
         self._phases = self._phases or _data.phases(plan)  # of all ranks' set, which is opened first
         handles = _mpi_handles(*comms)
         if plan.shared:

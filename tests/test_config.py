@@ -55,9 +55,10 @@ def test_every_setting_is_read_from_the_variable_of_its_name() -> None:
         "FUSIONCTL_ALLREDUCE": "ring",
         "FUSIONCTL_CHUNK_LIMIT": "64",
         "FUSIONCTL_GRADIENTS": "Adjoint",
+        "FUSIONCTL_TOPOLOGY": "ring:2",
     }
     config = Config.from_env(environ)
-    assert config == Config(1572864, 2.5, 0, "traces", "debug", 0.0, "ring", 64, "adjoint")
+    assert config == Config(1572864, 2.5, 0, "traces", "debug", 0.0, "ring", 64, "adjoint", "ring:2")
     assert config.origins == {variable[len("FUSIONCTL_") :].lower(): variable for variable in environ}
     assert set(config.origins) == {field.name for field in fields(Config)} - {"origins", "notes"}
     assert config.notes == ()
@@ -191,7 +192,7 @@ def test_the_description_is_one_line_of_all_settings() -> None:
     assert Config.from_env(environ).describe() == (
         "fusion_threshold=134217728, cycle_time=2.0 (from HOROVOD_CYCLE_TIME), cache_capacity=1024, "
         "timeline=traces (from FUSIONCTL_TIMELINE), log_level=warning, stall_check_time=60.0, allreduce=auto, "
-        "chunk_limit=1073741824, gradients=horovod"
+        "chunk_limit=1073741824, gradients=horovod, topology=None"
     )
 
 

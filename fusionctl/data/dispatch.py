@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from fusionctl.data.program import Program, program_of
 from fusionctl.errors import ConfigError, UsageError
-from fusionctl.plan import PLANNERS, Schedule
+from fusionctl.plan import PLANNERS, Schedule, ScheduleError, Topology
+from fusionctl.plan.spec import topology as read_topology
+from fusionctl.plan.topology import for_size
 from fusionctl.plan.verify import verify
 
 AUTO = "auto"
@@ -47,10 +49,13 @@ class Programs:
     half_name: str
 
 
-def programs(name: str, rank: int, size: int, one_node: bool = False) -> Programs:
-    """The programs of a rank for a value of FUSIONCTL_ALLREDUCE; every schedule is verified before it is used."""
+def programs(name: str, rank: int, size: int, one_node: bool = False, topology: Topology | None = None) -> Programs:
+    """The programs of a rank for a value of FUSIONCTL_ALLREDUCE; every schedule is verified before it is used.
+
+    A named schedule is planned for the topology, if there is one.
+    """
     shared = shares_memory(name, size, one_node)
-    schedule = None if shared else schedule_for(name, size)
+    schedule = None if shared else schedule_for(name, size, topology)
     half = verify(PLANNERS[HALF](size))
     return Programs(
         shared=shared,
@@ -80,7 +85,17 @@ def reduces_once(schedule: Schedule) -> bool:
     return len(reductions) == len({chunk for _, _, chunk in reductions})
 
 
-def schedule_for(name: str, size: int) -> Schedule | None:
+def topology_of(text: str | None, size: int) -> Topology | None:
+    """What FUSIONCTL_TOPOLOGY describes, for so many ranks; ConfigError if it describes none."""
+    if text is None:
+        return None
+    try:
+        return for_size(read_topology(text), size)
+    except (UsageError, OSError) as error:
+        raise ConfigError(f"FUSIONCTL_TOPOLOGY={text}: {error}") from error
+
+
+def schedule_for(name: str, size: int, topology: Topology | None = None) -> Schedule | None:
     """The verified schedule of that name, or None where none is meant; ConfigError if there is none of it."""
     if name == AUTO:
         name = HALF if size <= FEW else MPI
@@ -89,9 +104,12 @@ def schedule_for(name: str, size: int) -> Schedule | None:
     if name not in PLANNERS:
         raise ConfigError(f"FUSIONCTL_ALLREDUCE={name}: no such all-reduce; accepted are {', '.join(ACCEPTED)}")
     try:
-        return verify(PLANNERS[name](size))
-    except UsageError as error:
-        raise ConfigError(f"FUSIONCTL_ALLREDUCE={name}: {error}") from error
+        return verify(PLANNERS[name](size if topology is None else topology), topology)
+    except (UsageError, ScheduleError) as error:
+        if isinstance(error, ScheduleError) and topology is None:
+            raise  # a planner's fault, not the setting's
+        where = "" if topology is None else f" on {topology.name}"
+        raise ConfigError(f"FUSIONCTL_ALLREDUCE={name}{where}: {error}") from error
 
 
 def possible(name: str, size: int) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fusionctl.config import ALLREDUCES
-from fusionctl.data.dispatch import ACCEPTED, FEW, possible, programs
+from fusionctl.data.dispatch import ACCEPTED, FEW, possible, programs, topology_of
 from fusionctl.data.program import program_of
 from fusionctl.errors import ConfigError, UsageError
 from fusionctl.plan import PLANNERS, Schedule, ScheduleError
 from fusionctl.plan.direct import direct
+from fusionctl.plan.recursive import recursive
 from fusionctl.plan.ring import ring
 
 
@@ -86,3 +87,31 @@ def test_a_schedule_that_does_not_hold_is_never_used(name: str, monkeypatch: pyt
     monkeypatch.setitem(PLANNERS, name, lambda size: Schedule(f"idle({size})", "allreduce", 2, 2, ()))
     with pytest.raises(ScheduleError, match=r"^idle\(2\), at the end of 0 steps: rank 0 lacks"):
         programs(name, 0, 2)
+
+
+def test_a_named_schedule_is_planned_for_the_topology() -> None:
+    square = topology_of("torus:2x2", 4)
+    assert square is not None
+    assert topology_of(None, 4) is None
+    chosen = programs("recursive", 1, 4, topology=square)
+    assert chosen.native is not None
+    assert chosen.native.tolist() == program_of(recursive(square), 1).tolist()
+    assert programs("recursive", 1, 4, one_node=True, topology=square).shared is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("torus:2x3", r"^FUSIONCTL_TOPOLOGY=torus:2x3: topology torus\(2, 3\) has 6 ranks, but 4 are needed$"),
+        ("moebius:4", r"^FUSIONCTL_TOPOLOGY=moebius:4: .* is no kind of topology"),
+        ("nowhere.json", r"^FUSIONCTL_TOPOLOGY=nowhere\.json: "),
+    ],
+)
+def test_a_topology_that_is_of_no_use_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        topology_of(text, 4)
+
+
+def test_a_schedule_that_the_topology_cannot_carry_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^FUSIONCTL_ALLREDUCE=swing on ring\(3\): "):
+        programs("swing", 0, 3, topology=topology_of("ring:3", 3))
