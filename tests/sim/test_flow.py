@@ -18,7 +18,7 @@ from fusionctl.sim import Use
 from fusionctl.sim.flow import _shared, _unshared, flow
 from fusionctl.sim.sharing import fair_rates
 from fusionctl.sim.steps import steps
-from networks import LazyRing, made
+from schedules import LazyRing, made
 
 
 def log(schedule: Schedule, topology: Topology, nbytes: int) -> list[str]:

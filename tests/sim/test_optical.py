@@ -13,7 +13,7 @@ from fusionctl.plan.topology import GIGABIT
 from fusionctl.plan.verify import verify
 from fusionctl.sim import Optics
 from fusionctl.sim.optical import optical
-from networks import made, two_levels
+from schedules import made, two_levels
 
 A, B = 25e-6, 40 * GIGABIT
 RING = Optics().topology

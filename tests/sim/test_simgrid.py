@@ -15,7 +15,7 @@ from fusionctl.plan import PLANNERS, Link, Schedule, Send, Topology
 from fusionctl.plan.topologies import hosts, leaf_spine, torus
 from fusionctl.sim import SIMULATORS
 from fusionctl.sim.network import Network
-from networks import made
+from schedules import made
 
 PYTHON = "/usr/bin/python3"
 """Debian's own, for which python3-simgrid is built."""

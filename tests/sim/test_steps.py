@@ -14,7 +14,7 @@ from fusionctl.plan.topology import fully_connected
 from fusionctl.plan.topology import ring as ring_topology
 from fusionctl.sim import Result, Use
 from fusionctl.sim.steps import steps
-from networks import LazyRing, made
+from schedules import LazyRing, made
 
 A, B = 3e-6, 5e9
 

@@ -13,7 +13,7 @@ from fusionctl.sim.optical import optical
 from fusionctl.sim.steps import steps
 from fusionctl.sim.trace import write
 from fusionctl.timeline import load
-from networks import made
+from schedules import made
 
 
 def spans(path: Path) -> list[tuple[str, str, float, float, dict[str, Any]]]:
