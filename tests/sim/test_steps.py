@@ -111,7 +111,7 @@ def test_messages_that_share_a_track_go_one_after_another() -> None:
 
 
 def test_chunks_that_go_the_same_way_are_one_message() -> None:
-    sends = [Send(0, 0, 1, True), Send(1, 0, 1, False), Send(1, 0, 2, True), Send(2, 0, 1, True, via=(3,))]
+    sends = [Send(0, 0, 1, True, via=(3,)), Send(1, 0, 1, False), Send(1, 0, 2, True), Send(2, 0, 1, True)]
     topology = hosts(1, 3, 1e9, 1e-6)
     result = steps(made(sends, [], sends[2:3], size=3, n_chunks=3), topology, 3000)
     assert str(result).splitlines()[1:] == [
