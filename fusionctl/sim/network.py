@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import islice, pairwise
 from typing import NamedTuple, Protocol
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from fusionctl.errors import UsageError
 from fusionctl.plan import ScheduleError, Send, Step, Topology
+from fusionctl.plan.topology import route
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -82,11 +82,9 @@ class Moves(NamedTuple):
 class Network:
     """Numbers ways and tracks of a topology as sends ask for them, for a buffer of `nbytes` bytes.
 
-    The sends of a step that go the same way on the same channel are one message, as `verify` has it.
-
-    A send goes by `via` if it has one, else over the link from its source to its destination, else by the fewest
-    links there are, of which the first in the order of node numbers.  On all links it uses its channel.  `ways` are
-    nodes and channel of each way, `tracks` the tracks, `capacity` the bytes per second of each.
+    A send goes by `via` if it has one, else the way that `route` gives, on its channel of all links.  The sends of a
+    step that go the same way on the same channel are one message.  `ways` are nodes and channel of each way, `tracks`
+    the tracks, `capacity` the bytes per second of each.
 
     UsageError if there are fewer than 0 bytes; ScheduleError if the numbers of ranks differ.
     """
@@ -106,8 +104,6 @@ class Network:
         self._sizes = np.array([end - start for start, end in _bounds(source, nbytes)], np.int64)
         self._numbers: dict[tuple[int, int, int, tuple[int, ...]], int] = {}
         self._track_numbers: dict[Track, int] = {}
-        self._ahead: dict[int, list[int]] = {}
-        self._parents: dict[int, list[int]] = {}
         self._first = [0]
         self._taken: list[int] = []
         self._latency: list[float] = []
@@ -198,30 +194,10 @@ class Network:
         return number
 
     def _route(self, src: int, dst: int) -> tuple[int, ...]:
-        if src not in self._parents:
-            self._parents[src] = self._search(src)
-        parents, way = self._parents[src], [dst]
-        while way[-1] != src:
-            if parents[way[-1]] < 0:
-                raise ScheduleError(f"{self._name}: topology {self.topology.name} has no way from {src} to {dst}")
-            way.append(parents[way[-1]])
-        return tuple(reversed(way))
-
-    def _search(self, root: int) -> list[int]:
-        """The node before each node on the way from the root, -1 where none is."""
-        if not self._ahead:
-            self._ahead = {node: [] for node in range(self.topology.nodes)}
-            for src, dst in sorted(self.topology.links):
-                self._ahead[src].append(dst)
-        parents, queue = [-1] * self.topology.nodes, deque([root])
-        parents[root] = root
-        while queue:
-            node = queue.popleft()
-            for ahead in self._ahead[node]:
-                if parents[ahead] < 0:
-                    parents[ahead] = node
-                    queue.append(ahead)
-        return parents
+        try:
+            return (src, *route(self.topology, src, dst), dst)
+        except UsageError as error:
+            raise ScheduleError(f"{self._name}: {error}") from None
 
 
 def messages(chunks: Ints, chunk: Ints, reduce: NDArray[np.bool_], ways: Iterable[Way]) -> list[list[Send]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fusionctl.plan import PLANNERS, Link, Schedule, Send, Topology
+from fusionctl.plan.multitree import multitree
 from fusionctl.plan.topologies import hosts, leaf_spine, torus
 from fusionctl.sim import SIMULATORS
 from fusionctl.sim.network import Network
@@ -50,9 +51,9 @@ def simgrid(schedule: Schedule, topology: Topology, nbytes: int) -> list[float]:
 
 @pytest.mark.parametrize("nbytes", [1 << 12, 1 << 24])
 @pytest.mark.parametrize("topology", [torus(4, 4), torus(8, 8), leaf_spine(16), leaf_spine(64)], ids=lambda t: t.name)
-@pytest.mark.parametrize("planner", ["rabenseifner", "recursive", "ring"])
+@pytest.mark.parametrize("planner", ["multitree", "rabenseifner", "recursive", "ring"])
 def test_the_flows_of_planners_end_at_the_same_times(planner: str, topology: Topology, nbytes: int) -> None:
-    schedule = PLANNERS[planner](topology)
+    schedule = (PLANNERS | {"multitree": multitree})[planner](topology)
     ends = SIMULATORS["flow"](schedule, topology, nbytes).events["end"]
     assert simgrid(schedule, topology, nbytes) == pytest.approx(ends.tolist(), rel=1e-6)
 
