@@ -3,7 +3,7 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ["_board", "_mpi", "_kernels", "_table", "_rows", "_data", "_lane", "_engine", "_tf"]
+MODULES = ["_board", "_mpi", "_kernels", "_table", "_rows", "_shared", "_data", "_lane", "_engine", "_tf"]
 
 setup(
     ext_modules=cythonize(

@@ -20,6 +20,7 @@ from fusionctl.arrays import (
     grouped_allreduce,
     grouped_allreduce_async,
     grouped_reducescatter,
+    grouped_reducescatter_async,
     join,
     poll,
     reducescatter,
@@ -27,7 +28,7 @@ from fusionctl.arrays import (
     synchronize,
 )
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
-from fusionctl.objects import broadcast_object, broadcast_object_fn
+from fusionctl.objects import allgather_object, broadcast_object, broadcast_object_fn
 from fusionctl.probes import (
     ccl_built,
     cross_rank,
@@ -84,6 +85,7 @@ __all__ = [
     "add_process_set",
     "allgather",
     "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_async",
     "alltoall",
@@ -107,6 +109,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_allreduce_async",
     "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",

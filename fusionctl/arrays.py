@@ -205,6 +205,26 @@ def reducescatter_async(
     ).later(_only)
 
 
+def grouped_reducescatter_async(
+    arrays: Sequence[ArrayLike],
+    name: str | None = None,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Future[list[Array]]:
+    """Like `grouped_reducescatter`, but returns at once."""
+    factors = (prescale_factor, postscale_factor)
+    return Call(
+        Collective.REDUCESCATTER,
+        arrays,
+        name or _unique("grouped_reducescatter"),
+        op,
+        *factors,
+        process_set=process_set,
+    ).later(list)
+
+
 def broadcast(
     array: ArrayLike, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:

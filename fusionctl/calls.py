@@ -24,6 +24,7 @@ from fusionctl.request import (
     checked_dtype,
     checked_name,
     checked_op,
+    member_names,
 )
 
 Array = NDArray[Any]
@@ -81,8 +82,7 @@ class Call:
         self, name: str, shapes: Sequence[tuple[int, ...]], op: ReduceOp, prescale: float, postscale: float, root: int
     ) -> Group:
         requests = []
-        for index, (array, shape) in enumerate(zip(self._arrays, shapes, strict=True)):
-            tensor = name if len(self._arrays) == 1 else f"{name}.{index}"
+        for tensor, array, shape in zip(member_names(name, len(shapes)), self._arrays, shapes, strict=True):
             dtype = checked_dtype(tensor, array.dtype.name, op if self._collective in REDUCING else None)
             requests.append(Request(tensor, self._collective, dtype, shape, op, prescale, postscale, root))
         return Group(name, tuple(requests))

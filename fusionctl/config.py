@@ -22,8 +22,12 @@ from fusionctl.errors import ConfigError
 PREFIX = "FUSIONCTL_"
 HOROVOD = "HOROVOD_"
 
-ALLREDUCES: tuple[str, ...] = ("auto", "mpi", "ring", "recursive", "direct")
-"""What `allreduce` may be: the choice by job size, MPI's own all-reduce, or a schedule of ours."""
+ALLREDUCES: tuple[str, ...] = (
+    *("auto", "mpi", "shm"),
+    *("biring", "direct", "double_tree", "hierarchical", "rabenseifner"),
+    *("recursive", "ring", "ring2d", "swing", "tree"),
+)
+"""What `allreduce` may be: a choice by the job, MPI's own all-reduce, the memory of a node, or a schedule of ours."""
 
 GRADIENTS: tuple[str, ...] = ("horovod", "adjoint")
 """What `gradients` may be."""
@@ -131,7 +135,7 @@ class Config:
     """Seconds after which a tensor that some ranks did not submit is reported; 0 reports nothing."""
 
     allreduce: str = _setting("auto", _choice(ALLREDUCES), agree=True)
-    """How buckets are reduced: auto, mpi (MPI's own all-reduce), or a schedule: ring, recursive or direct.  Agreed."""
+    """How buckets are reduced: auto, mpi (MPI's own all-reduce), or a schedule of ours.  Agreed."""
 
     chunk_limit: int = _setting(1 << 30, _size(16, (1 << 31) - 1), agree=True)
     """Bytes of the largest single MPI message or collective; larger payloads go in several.  Agreed."""

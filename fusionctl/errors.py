@@ -4,6 +4,8 @@
 class FusionctlError(RuntimeError):
     """Root of every error that fusionctl raises on purpose."""
 
+    __init__ = Exception.__init__  # AutoGraph raises in its own name what is made otherwise
+
 
 class ConfigError(FusionctlError, ValueError):
     """An environment variable or an argument of `init` has a value that cannot be used."""

@@ -74,6 +74,26 @@ def place_in(comm: MPI.Intracomm) -> Place:
     return place
 
 
+def on_one_node(comm: MPI.Intracomm) -> bool:
+    """Whether all ranks share memory; collective."""
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    together: bool = local.Get_size() == comm.Get_size()
+    local.Free()
+    return together
+
+
+def share_memory(comm: MPI.Intracomm, nbytes: int) -> tuple[MPI.Win, list[int]]:
+    """The window of a segment from each rank, and this rank's addresses of all, in rank order; collective.
+
+    The ranks are on one node.  The segments are zeros.
+    """
+    window = MPI.Win.Allocate_shared(nbytes, comm=comm)
+    segments = [window.Shared_query(rank)[0] for rank in range(comm.Get_size())]
+    segments[comm.Get_rank()][:] = bytes(nbytes)
+    comm.Barrier()
+    return window, [segment.address for segment in segments]
+
+
 def abort() -> None:
     """End the job on all ranks at once."""
     sys.stdout.flush()

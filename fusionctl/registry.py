@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from fusionctl import _board
 from fusionctl._lane import Lane
+from fusionctl.control.difference import by_key
 from fusionctl.errors import UsageError
 from fusionctl.request import DTYPES, Collective, Group, Request
 
@@ -33,20 +36,26 @@ class Registry:
         self.by_number: dict[int, Registered] = {}
         self.by_slot: list[tuple[Registered, int]] = []
 
-    def add(self, group: Group, process_set: int, size: int) -> tuple[Registered, bool]:
-        """Enter a group of a process set of `size` ranks; also tells whether it is new, or not what had its name."""
+    def add(self, group: Group, process_set: int, size: int) -> tuple[Registered, list[int], bool]:
+        """Enter a group of a process set of `size` ranks; its members' slots, in its order, and whether it is news.
+
+        News is a name that is new, or was another group's.  Members that are known keep their slots and their order.
+        """
         known = self.by_name.get((process_set, group.name))
         if known is None:
-            return self._create(group, process_set, size), True
-        if known.size != size or _collectives(known.group) != _collectives(group):  # what a slot is made for
+            return self._create(group, process_set, size)
+        if known.group == group and known.size == size:
+            return known, known.slots, False
+        places = _places(known.group, group)
+        ordered = replace(group, requests=_in_order(group.requests, places))
+        if known.size != size or _collectives(known.group) != _collectives(ordered):  # what a slot is made for
             _refuse_busy(known)
-            return self._create(group, process_set, size), True
-        if known.group == group:
-            return known, False
-        if any(request.shape and -1 in request.shape for request in group.requests):
-            return known, False  # shapes come with the submissions, which say themselves what has changed
-        self._restate(known, group)
-        return known, True
+            return self._create(group, process_set, size)
+        # Shapes of -1 come with the submissions, which say themselves what has changed.
+        changed = known.group != ordered and not is_dynamic(group)
+        if changed:
+            self._restate(known, ordered)
+        return known, [known.slots[place] for place in places], changed
 
     def restate_from_engine(self, number: int, lane: Lane) -> Registered:
         """Take over the dtypes and shapes that the members of a group were really submitted with."""
@@ -65,7 +74,7 @@ class Registry:
         registered, index = self.by_slot[slot]
         return registered.group.requests[index].name
 
-    def _create(self, group: Group, process_set: int, size: int) -> Registered:
+    def _create(self, group: Group, process_set: int, size: int) -> tuple[Registered, list[int], bool]:
         number = _board.add_group(process_set, is_dynamic(group))
         registered = Registered(group, number, size, [])
         for index, request in enumerate(group.requests):
@@ -74,7 +83,7 @@ class Registry:
             registered.slots.append(slot)
             self.by_slot.append((registered, index))
         self.by_name[process_set, group.name] = self.by_number[number] = registered
-        return registered
+        return registered, registered.slots, True
 
     def _restate(self, known: Registered, group: Group) -> None:
         _refuse_busy(known)
@@ -87,6 +96,16 @@ def _refuse_busy(known: Registered) -> None:
     for slot, request in zip(known.slots, known.group.requests, strict=True):
         if _board.busy(slot):
             raise UsageError(DUPLICATE.format(request.name))
+
+
+def _places(known: Group, group: Group) -> list[int]:
+    """Where a known group has the members of another one: by their names if these are the same, else as they stand."""
+    mine, theirs = by_key(known), by_key(group)
+    return [mine[key] for key in theirs] if mine.keys() == theirs.keys() else [*range(len(theirs))]
+
+
+def _in_order(requests: Sequence[Request], places: Sequence[int]) -> tuple[Request, ...]:
+    return tuple(request for _, request in sorted(zip(places, requests, strict=True), key=itemgetter(0)))
 
 
 def _collectives(group: Group) -> list[Collective]:

@@ -44,6 +44,9 @@ class ReduceOp(IntEnum):
 OPS: tuple[ReduceOp, ...] = tuple(ReduceOp)
 """The ops that an all-reduce accepts."""
 
+SCATTER_OPS: tuple[ReduceOp, ...] = tuple(op for op in OPS if op is not ReduceOp.ADASUM)
+"""The ops that a reduce-scatter accepts."""
+
 
 class Collective(IntEnum):
     """What is done with a tensor; the numbers are the codes that the engine uses."""
@@ -130,9 +133,14 @@ class Bucket:
     nbytes: int
 
 
+def member_names(name: str, count: int) -> list[str]:
+    """Names of the tensors of a group of this name."""
+    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
+
+
 def checked_op(name: str, op: object, collective: Collective = Collective.ALLREDUCE) -> ReduceOp:
     """The op of a tensor's reduction; UsageError for what is none, or not there yet."""
-    accepts = [each for each in OPS if each is not ReduceOp.ADASUM or collective is not Collective.REDUCESCATTER]
+    accepts = SCATTER_OPS if collective is Collective.REDUCESCATTER else OPS
     if op not in accepts:
         accepted = ", ".join(each.name.capitalize() for each in accepts)
         raise UsageError(f"tensor '{name}' has op {op!r}; {collective.name.lower()} accepts {accepted} of fusionctl")

@@ -14,16 +14,16 @@ from typing import Any
 
 from mpi4py import MPI
 
-from fusionctl import _board, _data, _engine, _mpi
+from fusionctl import _board, _data, _engine, _mpi, _shared
 from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
-from fusionctl.data.dispatch import programs
+from fusionctl.data.dispatch import possible, programs
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import check_mpi, end_job_on_error, meet, place_in
+from fusionctl.job import check_mpi, end_job_on_error, meet, on_one_node, place_in, share_memory
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
 from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
@@ -56,17 +56,19 @@ class Runtime:
         self.registry = _registry
         self.fuse = partial(fuse, threshold=config.fusion_threshold)
         self.stopping = False
-        self._comms: dict[int, list[MPI.Intracomm]] = {0: [comm.Dup(), comm.Dup()]}
+        self._comms: dict[int, list[MPI.Intracomm]] = {}
+        self._windows: list[MPI.Win] = []
         self._sets: dict[int, SlowPath | None] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
-        self._n_sets = 0
+        self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self.size))}
+        self._n_sets = 1
+        self._phases: tuple[str, ...] = ()
         self._n_joins = 0
         self._retired: list[SlowPath] = []
         self._futures: dict[int, tuple[Future[Any], Callable[[list[_board.Memory]], Any]]] = {}
         self._resolver: threading.Thread | None = None
         self._next_token = 0
         self.recorder: Recorder | None = None
-        everyone = self._open_set(tuple(range(self.size)))
+        everyone = self._open_set(0, comm.Dup())
         self._engine = _engine.Engine(everyone.lane, config.stall_check_time)
         self._thread = threading.Thread(target=self._engine.run, name="fusionctl-engine", daemon=True)
         self._thread.start()
@@ -77,10 +79,10 @@ class Runtime:
         """Slots of a group's members, in order; announces the group to the other ranks if it is new or changed."""
         with self.lock:
             chosen = self.set_of(process_set)
-            registered, changed = _registry.add(group, process_set, chosen.size)
+            registered, slots, changed = _registry.add(group, process_set, chosen.size)
             if changed:
                 chosen.register(registered.group, registered.slots)
-            return registered.slots
+            return slots
 
     def set_of(self, process_set: int) -> SlowPath:
         """A process set that this rank is in; UsageError otherwise."""
@@ -91,6 +93,10 @@ class Runtime:
         if chosen is None:
             raise UsageError(f"there is no process set {process_set}; add it with add_process_set()")
         return chosen
+
+    def members(self, process_set: int) -> tuple[int, ...] | None:
+        """Ranks of a process set, ascending; None when it is not there."""
+        return self._members.get(process_set)
 
     def wait(self, slots: Sequence[int]) -> list[_board.Memory]:
         """Sleep until the slots are done; what the engine allocated for them, or the error of the first that failed."""
@@ -129,8 +135,7 @@ class Runtime:
 
     def record(self, timeline: Timeline) -> None:
         """Write this rank's spans to an open timeline from now on."""
-        plan = programs(self.config.allreduce, self.rank, self.size)
-        self.recorder = Recorder(timeline, _registry, _data.phases(plan))
+        self.recorder = Recorder(timeline, _registry, self._phases)
 
     def stop_timeline(self) -> None:
         """Stop recording and complete the file; nothing happens when the timeline is off."""
@@ -145,6 +150,8 @@ class Runtime:
         self._engine.stop()
         self._thread.join()
         self.stop_timeline()
+        for window in self._windows:
+            window.Free()
         for comm in chain.from_iterable(self._comms.values()):
             comm.Free()
 
@@ -192,37 +199,41 @@ class Runtime:
         config, comms = self.config, self._comms[hooks.set_id]
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
+        name = config.allreduce if hooks.set_id == 0 else possible(config.allreduce, hooks.size)
+        plan = programs(name, hooks.rank, hooks.size, on_one_node(comms[1]))
+        self._phases = self._phases or _data.phases(plan)  # of all ranks' set, which is opened first
+        handles = _mpi_handles(*comms)
+        if plan.shared:
+            window, handles["segments"] = share_memory(comms[1], _shared.segment_bytes())
+            self._windows.append(window)
         return Lane(
             hooks.set_id,
             hooks,
             table,
             hooks.rank,
             hooks.size,
-            _mpi_handles(*comms),
-            programs(config.allreduce, hooks.rank, hooks.size),
+            handles,
+            plan,
             config.chunk_limit,
             config.fusion_threshold,
             config.cycle_time / 1e3,
             config.stall_check_time,
         )
 
-    def _open_set(self, members: tuple[int, ...]) -> SlowPath:
-        number, self._n_sets = self._n_sets, self._n_sets + 1
-        opened = self._sets[number] = SlowPath(self, number, members, Table())
-        self._members[number] = members
+    def _open_set(self, number: int, comm: MPI.Intracomm) -> SlowPath:
+        self._comms[number] = [comm, comm.Dup()]
+        opened = self._sets[number] = SlowPath(self, number, self._members[number], Table())
         return opened
 
     def create_set(self, members: tuple[int, ...]) -> None:
         """All ranks have agreed on a new process set."""
+        number, self._n_sets = self._n_sets, self._n_sets + 1
+        self._members[number] = members
+        self._sets[number] = None
         if self.rank in members:
             world = self._comms[0][0]
-            comm = world.Create_group(world.Get_group().Incl(members), self._n_sets)
-            self._comms[self._n_sets] = [comm, comm.Dup()]
-            self._engine.add(self._open_set(members).lane)
-        else:
-            self._sets[self._n_sets] = None
-            self._members[self._n_sets] = members
-            self._n_sets += 1
+            comm = world.Create_group(world.Get_group().Incl(members), number)
+            self._engine.add(self._open_set(number, comm).lane)
 
     def retire_set(self, process_set: int) -> None:
         """All ranks have agreed to remove a process set."""
@@ -322,8 +333,11 @@ def counters() -> dict[str, int]:
     return current().counters()
 
 
-def start_timeline(path: str | Path) -> None:
-    """Write this rank's spans to a file of its own at or under `path` from now on."""
+def start_timeline(path: str | Path, mark_cycles: bool = False) -> None:
+    """Write this rank's spans to a file of its own at or under `path` from now on.
+
+    `mark_cycles` is Horovod's and has no effect: every exchange is a span of the engine's track.
+    """
     current().start_timeline(path)
 
 
@@ -339,11 +353,12 @@ def check_status(status: int, message: str) -> None:
 
 
 def settle_future(future: Future[Any], status: int, message: str, result: Callable[[], Any]) -> None:
-    """Give a future its result or its error."""
-    if status == 0:
+    """Give a future its result or its error; also that of `result`, as the thread has others to settle."""
+    try:
+        check_status(status, message)
         future.set_result(result())
-    else:
-        future.set_exception(STATUS_ERRORS[status](message))
+    except Exception as error:
+        future.set_exception(error)
 
 
 def _communicator(comm: MPI.Intracomm | Sequence[int] | None) -> MPI.Intracomm:

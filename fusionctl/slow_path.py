@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
+from fusionctl import _board
 from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.control.difference import ranks as ranks_as_text
@@ -120,8 +121,10 @@ class SlowPath:
 
     def adopt(self, group: Group) -> list[int]:
         """Slots for a group that the others agreed on while this rank has joined."""
-        registered, _ = self.runtime.registry.add(group, self.set_id, self.size)
-        return registered.slots
+        registered, slots, changed = self.runtime.registry.add(group, self.set_id, self.size)
+        if changed:  # what this rank will submit may be what it was
+            _board.hold(registered.number)
+        return slots
 
     def bind(self, bit: int, group: Group, bucket: Bucket, slots: Sequence[int]) -> None:
         """A bit stands for these slots from now on; an event has happened."""
@@ -149,11 +152,13 @@ class SlowPath:
         """A bit stands for nothing from now on."""
         self.lane.unbind(bit)
 
-    def fail(self, name: str, message: str) -> None:
+    def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
         """The ranks disagree about a group."""
-        self.lane.fail(self.runtime.registry.by_name[self.set_id, name].number, MISMATCH, message)
+        registered, _ = self.runtime.registry.by_slot[slots[0]]
+        self.lane.fail(registered.number, MISMATCH, message)
 
     def joined(self, ranks: Sequence[int], last: int) -> None:
-        """These ranks of the set, and no others, have no more data; `last` is the one that joined last, or -1."""
+        """These ranks of the set, and no others, have no more data; `last` joined last, -1 while some are left."""
         self.lane.set_joined(ranks)
-        self.last_joined = self.ranks[last] if last >= 0 else -1
+        if last >= 0:  # else others join anew before `join` has told this one
+            self.last_joined = self.ranks[last]

@@ -46,6 +46,7 @@ def trace_path(target: str | Path, rank: int) -> Path:
 class Timeline:
     """The trace of one rank, in a new file at or under `path` (see `trace_path`); any thread may write.
 
+    A viewer calls it `process`, by default the rank.
     A disk that refuses a write ends the trace with a warning, never the training.  Raises ConfigError when the file
     cannot be created.
     """
@@ -56,6 +57,7 @@ class Timeline:
         rank: int,
         clock: Callable[[], int] = time.monotonic_ns,
         time_of_day: Callable[[], int] = time.time_ns,
+        process: str | None = None,
     ) -> None:
         self.path = trace_path(path, rank)
         self._rank = rank
@@ -67,7 +69,7 @@ class Timeline:
         self._phases: list[str] = []
         self._prefixes: dict[int, str] = {}
         self._fd = _create(self.path)
-        self._write(f"[\n{self._metadata('process_name', name=f'rank {rank}')}")
+        self._write(f"[\n{self._metadata('process_name', name=process or f'rank {rank}')}")
         self._write(self._metadata("process_sort_index", sort_index=rank))
         self.instant(ENGINE, "START", unix_time_ns=time_of_day(), host=socket.gethostname())
 

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import pytest
 
-from fusionctl.config import Config, Launcher, disagreements, launcher_size, set_up_logging
+from fusionctl.config import ALLREDUCES, Config, Launcher, disagreements, launcher_size, set_up_logging
 from fusionctl.errors import ConfigError
 
 WARNING = logging.WARNING
@@ -115,7 +115,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ("CHUNK_LIMIT", "15", CHUNK),
         ("CHUNK_LIMIT", "2GB", CHUNK),
         ("LOG_LEVEL", "loud", LEVELS),
-        ("ALLREDUCE", "rings", "one of auto, mpi, ring, recursive, direct"),
+        ("ALLREDUCE", "rings", f"one of {', '.join(ALLREDUCES)}"),
         ("TIMELINE", "", "the path of a folder or of a .json file"),
     ],
 )

@@ -51,6 +51,7 @@ cdef extern from "board.h" namespace "fusionctl" nogil:
         int add_group(int lane, bool held)
         int add_slot(int group, const string& name, int dtype, const vector[int64_t]& shape, int peers)
         void restate(int id, int dtype, const vector[int64_t]& shape)
+        void hold(int group)
         void open(int lane)
         void close(int lane, int status, const string& message)
         void take(int lane, vector[int]& stale, vector[int]& submitted, vector[int]& restated)

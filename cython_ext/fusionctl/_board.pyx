@@ -69,6 +69,11 @@ def restate(int slot, int dtype, tuple shape):
     the_board.restate(slot, dtype, shape)
 
 
+def hold(int group):
+    """Queue nothing of a group from now on before all its members are here, as its shapes may be others."""
+    the_board.hold(group)
+
+
 def busy(int slot) -> bool:
     """Whether a submission of this slot is still in flight."""
     return the_board.busy(slot)

@@ -6,6 +6,7 @@ from libcpp.vector cimport vector
 from fusionctl._board cimport Board, Trace
 from fusionctl._mpi cimport Handle, Request
 from fusionctl._rows cimport Move, Rows
+from fusionctl._shared cimport Passage, Shared
 
 cdef extern from "pool.h" namespace "fusionctl" nogil:
     cdef cppclass Pool:
@@ -67,6 +68,8 @@ cdef cppclass Operation:
     bint by_rows                    # the move does it
     bint settled
     Move move
+    bint by_shared                  # the passage does it
+    Passage passage
 
 cdef class DataPlane:
     cdef Board* board
@@ -88,6 +91,7 @@ cdef class DataPlane:
     cdef deque[Operation*] flying
     cdef Pool pool
     cdef Rows rows
+    cdef Shared shared              # None where the ranks are on several nodes, or another way was chosen
     cdef int sequence
 
     # No slots: this rank has joined, and gives what changes no result.  `counts` are elements, bytes of a broadcast.
@@ -107,6 +111,7 @@ cdef class DataPlane:
     cdef void lay_out(self, Operation* op) noexcept nogil
     cdef bint needs_all(self, const Spec* spec) noexcept nogil
     cdef void start_rows(self, Operation* op) noexcept nogil
+    cdef void start_shared(self, Operation* op) noexcept nogil
     cdef void pack(self, Operation* op) noexcept nogil
     cdef void unpack(self, Operation* op) noexcept nogil
     cdef bint scales_in_program(self, Operation* op) noexcept nogil

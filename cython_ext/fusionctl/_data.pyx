@@ -57,6 +57,7 @@ cdef class DataPlane:
         self.half = plan.half
         self.adasum = plan.adasum
         self.rows = Rows(rank, size, chunk_limit, self.comm, self.byte)
+        self.shared = Shared(rank, handles["segments"]) if plan.shared else None
         self.board = get_board()
         self.trace = get_trace()
 
@@ -74,6 +75,7 @@ cdef class DataPlane:
         cdef Operation* op = new Operation()
         cdef int rank
         op.by_rows = spec.collective >= ALLGATHER_
+        op.by_shared = self.shared is not None and spec.collective == ALLREDUCE_ and spec.op != ADASUM
         op.counts = counts
         op.n_active = self.size
         for rank in range(self.size):
@@ -125,6 +127,9 @@ cdef class DataPlane:
         if op.by_rows:
             self.start_rows(op)
             return
+        if op.by_shared:
+            self.start_shared(op)
+            return
         self.lay_out(op)
         if op.spec.collective == BROADCAST_:
             self.gather_bytes(op)
@@ -152,6 +157,8 @@ cdef class DataPlane:
                 op.count = op.move.nbytes
                 return op.settled
             return False
+        if op.by_shared:
+            return self.shared.advance(&op.passage)
         if op.next_request == op.requests.size():
             return False
         while op.next_request < op.requests.size():
@@ -166,6 +173,8 @@ cdef class DataPlane:
     cdef bint complete(self, Operation* op) noexcept nogil:
         if op.by_rows:
             return op.settled
+        if op.by_shared:
+            return self.shared.settled(&op.passage)
         return op.next_request == op.requests.size() and (op.steps_left == 0 or op.mpi_code != 0)
 
     cdef void finish(self, Operation* op) noexcept nogil:
@@ -180,7 +189,7 @@ cdef class DataPlane:
         else:
             if op.spec.collective == BROADCAST_:
                 self.scatter_bytes(op)
-            elif not op.by_rows:
+            elif not op.by_rows and not op.by_shared:
                 self.unpack(op)
             self.trace_each(op, UNPACK, reduced, now_ns())
             self.board.complete(op.slots, 0, message)
@@ -222,6 +231,31 @@ cdef class DataPlane:
         self.rows.start(move)
         op.count = move.nbytes
         self.counters.buckets += 1
+
+    cdef void start_shared(self, Operation* op) noexcept nogil:
+        cdef Passage* passage = &op.passage
+        cdef int64_t count
+        cdef bint is_float = op.spec.dtype <= FLOAT64
+        passage.dtype = op.spec.dtype
+        passage.op = op.spec.op
+        passage.prescale = op.spec.prescale
+        passage.factor = self.factor(op) if is_float else 1.0
+        passage.out_factor = 1.0 if is_float else self.factor(op)
+        passage.n_active = op.n_active
+        passage.slots = op.slots
+        passage.count = 0
+        for count in op.counts:
+            passage.count += count
+            passage.ends.push_back(passage.count)
+        op.count = passage.count
+        op.itemsize = passage.itemsize = itemsize(op.spec.dtype)
+        op.program = NULL
+        op.mpi_code = 0
+        op.pooled = False
+        op.started = now_ns()
+        self.shared.start(passage)
+        self.counters.buckets += 1
+        self.counters.bytes_reduced += op.count * op.itemsize
 
     # -- buffers ------------------------------------------------------------------------------------------------
 

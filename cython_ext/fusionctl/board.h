@@ -126,6 +126,11 @@ class Board {
         wake();
     }
 
+    void hold(int group) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        groups_[group].held = true;
+    }
+
     // -- engine thread -----------------------------------------------------------------------------------------
     void open(int lane) {
         std::lock_guard<std::mutex> lock(mutex_);

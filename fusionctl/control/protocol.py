@@ -35,8 +35,8 @@ class Hooks(Protocol):
     def joined(self, ranks: Sequence[int], last: int) -> None:
         """Go on without data from these ranks of the set, and no others; `last` joined last, -1 while some are left."""
 
-    def fail(self, name: str, message: str) -> None:
-        """Fail what this rank has submitted of a group, or submits next, and retract it in the table."""
+    def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
+        """Fail what this rank has submitted of a group it announced, or submits next, and retract it in the table."""
 
 
 class Control:
@@ -101,8 +101,8 @@ class Control:
             self._unbind(name)
         if settlement.joined is not None:
             self._hooks.joined(settlement.joined, settlement.last_joined)
-        for name, message in settlement.failed:
-            self._hooks.fail(name, message)
+        for name, message in settlement.failed if not self._table.generous else ():  # one that has joined is not in it
+            self._hooks.fail(*self._said[name], message)
         for group in settlement.agreed:
             ended += self._bind(group)
         for name in [*ended, *self._negotiation.disputed()]:
@@ -147,8 +147,8 @@ class Control:
             self._hooks.unbind(bit)
 
     def _announce_if_pending(self, name: str) -> None:
-        group, slots = self._known[name]
-        if any(map(self._table.is_ready, slots)):
+        group, slots = self._known.get(name, (None, ()))
+        if group is not None and any(map(self._table.is_ready, slots)):
             self.needs(group, slots)
 
     def _note(self, name: str, evicted: Sequence[str]) -> None:

@@ -11,8 +11,9 @@ from fusionctl.plan.verify import verify
 
 AUTO = "auto"
 MPI = "mpi"
-ACCEPTED: tuple[str, ...] = (AUTO, MPI, *PLANNERS)
-"""Names that FUSIONCTL_ALLREDUCE accepts; `auto` is `direct` up to `FEW` ranks, and MPI's own all-reduce above."""
+SHM = "shm"
+ACCEPTED: tuple[str, ...] = (AUTO, MPI, SHM, *PLANNERS)
+"""Names that FUSIONCTL_ALLREDUCE accepts; `auto` is `shm` on one node, else `direct` up to `FEW` ranks, else `mpi`."""
 
 FEW = 8
 """Ranks up to which `direct`, with its N - 1 messages of each rank at once, was measured to be the faster one."""
@@ -24,6 +25,7 @@ ADASUM = "recursive"
 """The schedule of Adasum, which combines two vectors at a time."""
 
 MPI_PHASE = "MPI_ALLREDUCE"
+SHM_PHASE = "SHM_ALLREDUCE"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +33,11 @@ class Programs:
     """How one rank all-reduces: `native` for the types that MPI knows, `half` where all must meet, `adasum`.
 
     A program that is None is MPI_Iallreduce.  The names are those of the schedules, for the timeline.  `native_scales`
-    says that the native schedule reduces each chunk once, so that a scale may be applied in the same pass.
+    says that the native schedule reduces each chunk once, so that a scale may be applied in the same pass.  `shared`
+    says that all but Adasum goes through the node's memory, and by no program.
     """
+
+    shared: bool
 
     native: Program | None
     half: Program
@@ -42,18 +47,29 @@ class Programs:
     half_name: str
 
 
-def programs(name: str, rank: int, size: int) -> Programs:
+def programs(name: str, rank: int, size: int, one_node: bool = False) -> Programs:
     """The programs of a rank for a value of FUSIONCTL_ALLREDUCE; every schedule is verified before it is used."""
-    schedule = schedule_for(name, size)
+    shared = shares_memory(name, size, one_node)
+    schedule = None if shared else schedule_for(name, size)
     half = verify(PLANNERS[HALF](size))
     return Programs(
+        shared=shared,
         native=None if schedule is None else program_of(schedule, checked(rank, size)),
         half=program_of(half, checked(rank, size)),
         adasum=program_of(verify(PLANNERS[ADASUM](size)), rank),
         native_scales=schedule is not None and reduces_once(schedule),
-        native_name=MPI_PHASE if schedule is None else schedule.name,
+        native_name=SHM_PHASE if shared else MPI_PHASE if schedule is None else schedule.name,
         half_name=half.name,
     )
+
+
+def shares_memory(name: str, size: int, one_node: bool) -> bool:
+    """Whether all-reduces go through the node's memory; ConfigError where that is asked for and can not be."""
+    if name == SHM and not one_node:
+        raise ConfigError(
+            f"FUSIONCTL_ALLREDUCE={name}: the {size} ranks are on several nodes, which share no memory; choose auto"
+        )
+    return size > 1 and (name == SHM or (name == AUTO and one_node))
 
 
 def reduces_once(schedule: Schedule) -> bool:
@@ -65,14 +81,26 @@ def reduces_once(schedule: Schedule) -> bool:
 
 
 def schedule_for(name: str, size: int) -> Schedule | None:
-    """The verified schedule of that name, or None where MPI's own all-reduce is meant; ConfigError if there is none."""
+    """The verified schedule of that name, or None where none is meant; ConfigError if there is none of it."""
     if name == AUTO:
         name = HALF if size <= FEW else MPI
-    if name == MPI:
+    if name in (MPI, SHM):
         return None
     if name not in PLANNERS:
         raise ConfigError(f"FUSIONCTL_ALLREDUCE={name}: no such all-reduce; accepted are {', '.join(ACCEPTED)}")
-    return verify(PLANNERS[name](size))
+    try:
+        return verify(PLANNERS[name](size))
+    except UsageError as error:
+        raise ConfigError(f"FUSIONCTL_ALLREDUCE={name}: {error}") from error
+
+
+def possible(name: str, size: int) -> str:
+    """The name, or `auto` where its schedule is not defined for so many ranks, as those of a process set."""
+    try:
+        schedule_for(name, size)
+    except ConfigError:
+        return AUTO
+    return name
 
 
 def checked(rank: int, size: int) -> int:

@@ -11,17 +11,30 @@ import fusionctl
 from fusionctl.errors import UsageError
 
 
-def check_same_length(steps: int | None, epochs: int) -> None:
-    """UsageError unless all ranks run as many epochs of as many steps; None, as for a generator, is not compared."""
-    all_steps, all_epochs = zip(*of_all([-1 if steps is None else steps, epochs], "length of fit"), strict=True)
+def check_same_length(steps: int | None, epochs: int, joins: bool = False) -> None:
+    """UsageError unless all ranks run as many epochs, of as many steps unless they join at the end of each.
+
+    Steps that are None, as for a generator, are not compared.
+    """
+    rows = of_all([-1 if steps is None else steps, epochs, joins], "length of fit")
+    all_steps, all_epochs, all_join = zip(*rows, strict=True)
+    if len(set(all_join)) > 1:
+        lacks = ", ".join(f"rank {rank}" for rank, listed in enumerate(all_join) if not listed)
+        raise UsageError(f"JoinCallback is not listed on {lacks}: list it on all ranks")
     if len(set(all_epochs)) > 1:
         raise UsageError(f"the ranks' epochs are {_listed(all_epochs)}: give fit the same number on all ranks")
     known = [count for count in all_steps if count >= 0]
-    if len(set(known)) > 1:
+    if len(set(known)) > 1 and not joins:
         raise UsageError(
-            f"the ranks' steps per epoch are {_listed(all_steps)}, and each step waits for all ranks: give all the "
-            f"same number of batches, or fit(steps_per_epoch={min(known)})"
+            f"the ranks' steps per epoch are {_listed(all_steps)}, and each step waits for all ranks: list "
+            f"callbacks.JoinCallback(), give all the same number of batches, or fit(steps_per_epoch={min(known)})"
         )
+
+
+def most_steps(steps: int | None) -> int | None:
+    """The number of steps on the rank that has most; None unless all ranks know theirs."""
+    counts = [count for (count,) in of_all([steps or 0], "steps of an epoch")]
+    return max(counts) if all(counts) else None
 
 
 def all_names(names: Sequence[str], what: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Callbacks for `model.fit` on several ranks: equal initial state, averaged metrics, learning rates, checkpoints."""
+"""Callbacks for `model.fit` on several ranks: equal state, unequal data, averaged metrics, rates, checkpoints."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import keras
 
 import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
-from fusionctl.keras import metrics
+from fusionctl.keras import hooks, metrics
 from fusionctl.keras.agreement import check_same_length
 from fusionctl.keras.checkpoints import BestModelCheckpoint
-from fusionctl.keras.local import without
-from fusionctl.keras.reduction import local_of, reduction_of
+from fusionctl.keras.joining import JoinCallback
+from fusionctl.keras.reduction import reduction_of
 from fusionctl.keras.schedules import LearningRateScheduleCallback, LearningRateWarmupCallback
+from fusionctl.keras.state import shared_variables, when_built
 from fusionctl.tensorflow.variables import broadcast_variables
 
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "JoinCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
@@ -34,8 +36,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     List it after a callback that restores a checkpoint, which then only the root needs.  Random seeds, as those of
     Dropout, and metrics stay this rank's own, and so do `local_variables` and those that are local to the optimizer.
     A model without variables yet is built from the first batch's shapes.
-    Raises UsageError when the ranks are about to take different numbers of steps or epochs, as far as Keras knows them:
-    they would wait for each other; and FusionctlError after a first step that has reduced nothing.
+    Raises UsageError when the ranks are about to take different numbers of steps, without a JoinCallback, or of epochs,
+    as far as Keras knows them: they would wait for each other; and FusionctlError after a first step that has reduced
+    nothing.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
@@ -44,15 +47,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.local_variables = list(local_variables or ())
         self._steps = 0
         self._reduced_before = 0
+        hooks.install()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast now, or when the first step has shown what the model is made of."""
-        check_same_length(self.params.get("steps"), self.params.get("epochs"))
+        check_same_length(self.params.get("steps"), self.params.get("epochs"), self.params.get("joins", False))
         self._steps = 0
-        if _is_built(self.model):
-            self._broadcast()
-        else:
-            self._broadcast_at_first_step()
+        when_built(self.model, self._broadcast)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Check before the second step: a hook after each step would make Keras wait for its results."""
@@ -60,33 +61,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             self._check_reduced()
         self._steps += 1
 
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Check an epoch of a single step."""
+    def check_epoch(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Check an epoch of a single step, before anything else is reduced; the logs stay as they are."""
         if self._steps == 1:
             self._check_reduced()
+        return logs
 
     def _broadcast(self) -> None:
-        model, optimizer = self.model, self.model.optimizer
-        slots = []
-        if optimizer is not None:
-            if not optimizer.built:
-                optimizer.build(model.trainable_variables)
-            slots = optimizer.variables
-        local = [*self.local_variables, *local_of(optimizer).all()]
-        shared = without(model.weights, slots, local) if local else [*model.weights, *slots]
-        broadcast_variables([variable for variable in shared if variable.dtype != "string"], root_rank=self.root_rank)
+        broadcast_variables(shared_variables(self.model, self.local_variables), root_rank=self.root_rank)
         self._reduced_before = fusionctl.counters()["buckets"]
-
-    def _broadcast_at_first_step(self) -> None:
-        model, plain = self.model, self.model.train_function
-
-        def train_function(iterator: Any) -> Any:
-            model.train_function = plain
-            _build(model, iterator)
-            self._broadcast()
-            return plain(iterator)
-
-        model.train_function = train_function
 
     def _check_reduced(self) -> None:
         # A train_step of the user's own may reduce by DistributedGradientTape; a wrapped optimizer checks by itself.
@@ -104,8 +87,9 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     All callbacks see the averages, wherever this one is listed, and so does the History that `fit` returns; so
     EarlyStopping and ReduceLROnPlateau decide alike on all ranks.  A metric that only some ranks have, as those of a
-    validation on rank 0, is averaged over these, and all ranks get it.  Only numbers are averaged, no arrays, and
-    neither the logs of single batches nor what `evaluate` returns or shows at its end.  Two all-reduces an epoch.
+    validation on rank 0, or of an epoch in which a rank has no batches, is averaged over these, and all ranks get it.
+    Only numbers are averaged, no arrays, and neither the logs of single batches nor what `evaluate` returns or shows at
+    its end.  Two all-reduces an epoch.
 
     Each rank counts the same; with `weighted` it counts by the number of samples that its metrics are of, so that they
     are those of one process, as far as a metric is a mean over samples.  These are the samples that the model's "loss"
@@ -119,11 +103,13 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.averages: dict[str, Any] | None = None
         self._trained: float | None = None
         self._tested = 0.0
-        metrics.install()
+        self._counts = False
+        hooks.install()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Forget an earlier fit."""
         self.averages = None
+        self._counts = False
         if self.weighted:
             self._samples()
 
@@ -133,44 +119,34 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_test_begin(self, logs: Logs = None) -> None:
         """Note the samples of the training, before the validation resets their number."""
-        if self.weighted and self._trained is None:
+        if self._trained is None:
             self._trained = self._samples()
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Note the samples of the validation."""
-        if self.weighted:
-            self._tested = self._samples()
+        self._tested = self._samples()
 
     def average_epoch(self, logs: dict[str, Any]) -> dict[str, Any]:
         """The logs that all callbacks get at the end of an epoch."""
+        trained = self._samples() if self._trained is None else self._trained
+        self._counts |= trained > 0
+        if self._counts and trained == 0:  # an epoch without batches, in which Keras gives metrics of nothing
+            logs = {name: value for name, value in logs.items() if name.startswith("val_")}
         if not self.weighted:
             self.averages = metrics.average(logs, lambda name: 1.0)
         else:
-            trained = self._samples() if self._trained is None else self._trained
             self.averages = metrics.average(logs, lambda name: self._tested if name.startswith("val_") else trained)
         return dict(self.averages)
 
+    def average_training(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The logs that all callbacks get at the end of the training."""
+        return self.averages or logs
+
     def _samples(self) -> float:
         count = metrics.samples_seen(self.model)
-        if count is None:
+        if count is None and self.weighted:
             raise UsageError(
                 f"MetricAverageCallback(weighted=True): model '{self.model.name}' has no metric 'loss' that counts "
                 "samples; compile it with a loss, or leave weighted at False"
             )
-        return count
-
-
-def _is_built(model: Any) -> bool:
-    return model.built and all(layer.built for layer in model._flatten_layers())
-
-
-def _build(model: Any, iterator: Any) -> None:
-    """Create the variables of model and optimizer without taking a step."""
-    spec = getattr(iterator, "element_spec", None)
-    try:
-        model._symbolic_build(data_batch=spec)
-    except Exception as error:
-        raise UsageError(
-            f"model '{model.name}' has no variables to broadcast before the first step, and could not be built for "
-            f"batches of {spec}: give it an Input or call model.build(input_shape) before fit"
-        ) from error
+        return count or 0.0

@@ -1,33 +1,15 @@
-"""Averages of an epoch's metrics, for all callbacks at once.
-
-Keras hands one dictionary to the callbacks of a fit, one after the other.  For those that are listed before
-MetricAverageCallback to see averages, they must be in it before the first is called: hence two methods of
-`keras.callbacks.CallbackList` are replaced, once, for lists in which some callback has an `average_epoch`.
-"""
+"""Averages of an epoch's metrics over the ranks."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
 import fusionctl
 from fusionctl.errors import UsageError
 from fusionctl.keras.agreement import all_names
-
-HOOKS = ("on_epoch_end", "on_train_end")
-
-
-def install() -> None:
-    """Replace the methods of CallbackList; idempotent."""
-    for hook in HOOKS:
-        plain = getattr(keras.callbacks.CallbackList, hook)
-        if not hasattr(plain, "__wrapped__"):
-            setattr(keras.callbacks.CallbackList, hook, _averaging(plain))
 
 
 def average(logs: dict[str, Any], weight_of: Callable[[str], float]) -> dict[str, Any]:
@@ -58,23 +40,6 @@ def samples_seen(model: Any) -> float | None:
         if metric.name == "loss" and hasattr(metric, "count"):
             return float(metric.count)
     return None
-
-
-def _averaging(plain: Any) -> Any:
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def averaging(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        for callback in call.arguments["self"].callbacks:
-            if hasattr(callback, "average_epoch"):
-                logs = call.arguments.get("logs") or {}
-                of_epoch = plain.__name__ == "on_epoch_end"
-                call.arguments["logs"] = callback.average_epoch(logs) if of_epoch else callback.averages or logs
-                break
-        return plain(*call.args, **call.kwargs)
-
-    return averaging
 
 
 def _flat(logs: dict[str, Any]) -> dict[str, Any]:

@@ -79,21 +79,45 @@ def DistributedOptimizer(
 def PartialDistributedOptimizer(
     optimizer: keras.optimizers.Optimizer,
     name: str | None = None,
-    *,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
     local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
-    **options: Any,
 ) -> keras.optimizers.Optimizer:
     """A DistributedOptimizer that reduces no gradient of these layers: their trainable variables are each rank's own.
 
     `scale_local_gradients` divides their gradients by the number of ranks, for under the average of all ranks' losses a
     variable that one rank has contributes so much; with op Sum give False.  Layers, and models, need not be built yet.
     BroadcastGlobalVariablesCallback leaves local variables and their slots alone.  Where a LossScaleOptimizer skips
-    overflows, one in a local gradient makes all ranks skip.  `options` are those of DistributedOptimizer.  Raises
-    UsageError also for `global_clipnorm`, which would tear the ranks' shared variables apart.
+    overflows, one in a local gradient makes all ranks skip.  The other arguments are those of DistributedOptimizer.
+    Raises UsageError also for `global_clipnorm`, which would tear the ranks' shared variables apart.
     """
     layers = checked_layers(local_layers)
-    wrapped = DistributedOptimizer(optimizer, name, scale_local_gradients=scale_local_gradients, **options)
+    wrapped = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
     local_of(wrapped).add_layers(layers)
     return wrapped
 

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import tensorflow as tf
+
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras.aggregation import Aggregation, build
 from fusionctl.keras.local import LocalVariables, overflow, plus
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.tensorflow.gradients import reduce_gradients
+from fusionctl.tensorflow.library import arguments
 
 
 class Reduction:
@@ -20,13 +24,21 @@ class Reduction:
     eagerly.
     """
 
-    def __init__(self, name: str, aggregation: Aggregation, local: LocalVariables, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        aggregation: Aggregation,
+        local: LocalVariables,
+        process_set: ProcessSet = global_process_set,
+        **options: Any,
+    ) -> None:
         self.name = name
+        self.process_set = process_set
         self.local = local
         self.count = 0
         self.applying = False
         self._aggregation = aggregation
-        self._options = options
+        self._options = {"process_set": process_set, **options}
 
     def apply(
         self,
@@ -48,11 +60,12 @@ class Reduction:
             with self.reduced():
                 update(reduced)
 
-        if self._aggregation.passes == 1:
-            reduce_and_update(grads)
-        else:
-            build(optimizer, variables)
-            self._aggregation.add(grads, variables, reduce_and_update)
+        with tf.control_dependencies(arguments()):
+            if self._aggregation.passes == 1:
+                reduce_and_update(grads)
+            else:
+                build(optimizer, variables)
+                self._aggregation.add(grads, variables, reduce_and_update)
 
     def _reduce(self, grads: Sequence[Any], variables: Sequence[Any], skips_overflows: bool) -> list[Any]:
         """The gradients of all ranks combined, as one set; None stays None, and local variables' stay this rank's."""

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.keras.agreement import most_steps
 from fusionctl.runtime import rank, size
 
 Logs = dict[str, Any] | None
@@ -24,9 +25,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     """Set the learning rate to `initial_lr * multiplier(epoch)` in the epochs from `start_epoch` to before `end_epoch`.
 
     A number m as `multiplier` means m ** (epoch - start_epoch).  With `staircase` the rate is set at the first batch of
-    an epoch; otherwise at each batch, of the fractional epoch: `steps_per_epoch` is then needed where Keras does not
-    know it, and with `steps_per_execution` n it is each n-th batch.  The rate at the end of an epoch is `logs["lr"]`.
-    A LossScaleOptimizer's rate is that of the optimizer inside.
+    an epoch; otherwise at each batch, of the fractional epoch: `steps_per_epoch`, that of the rank with most steps, is
+    then needed where Keras does not know it on all ranks, and with `steps_per_execution` n it is each n-th batch.  The
+    rate at the end of an epoch is `logs["lr"]`.  A LossScaleOptimizer's rate is that of the optimizer inside.
 
     `momentum_correction` scales the velocity slots of SGD and RMSprop, and of what is derived from them, by new rate /
     old rate at the batch before which the rate changes.  Horovod changed the coefficient `momentum` for that batch,
@@ -63,11 +64,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         _rate_of(self._optimizer(), type(self).__name__)
         self._scale_velocity = None
         if not self.staircase and not self.steps_per_epoch:
-            self.steps_per_epoch = self.params.get("steps")
+            self.steps_per_epoch = most_steps(self.params.get("steps"))
             if not self.steps_per_epoch:
                 raise UsageError(
-                    f"{type(self).__name__} changes the rate within epochs, but Keras does not know how many steps one "
-                    "has; give the callback steps_per_epoch"
+                    f"{type(self).__name__} changes the rate within epochs, but Keras does not know on all ranks how "
+                    "many steps one has; give the callback steps_per_epoch"
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
+from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ReduceOp
-from fusionctl.tensorflow import ops
+from fusionctl.tensorflow import ops, rows
 from fusionctl.tensorflow.compression import Compression, Compressor
 
 
@@ -20,6 +21,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     op: ReduceOp | None = None,
     compression: Compressor = Compression.none,
+    process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """The ranks' values, tensors or arrays or numbers, combined; Average unless `op` says otherwise."""
     return ops.allreduce(
@@ -30,12 +32,30 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         name=name,
+        process_set=process_set,
     )
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
+    """The ranks' values one after the other along the first dimension, whose length may differ; no scalars."""
+    return rows.allgather(value, name=name, process_set=process_set)
+
+
+def reducescatter(
+    value: Any,
+    name: str | None = None,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """This rank's rows of the ranks' values combined; of equal shapes, the first ranks get one row more; no scalars."""
+    return rows.reducescatter(value, name=name, op=op, process_set=process_set)
+
+
+def broadcast(
+    value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> tf.Tensor:
     """The root rank's value on every rank; dtype and shape must be equal everywhere."""
-    return ops.broadcast(value, root_rank, name=name)
+    return ops.broadcast(value, root_rank, name=name, process_set=process_set)
 
 
 def broadcast_global_variables(root_rank: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusionctl.plan.layout import lay
 from fusionctl.plan.schedule import Schedule, Send, Step, concatenate
 from fusionctl.plan.topology import Topology, size_of
 
@@ -20,7 +21,7 @@ def direct(topology: Topology | int) -> Schedule:
     1: =0 0->1, =0 0->2, =0 0->3, =1 1->0, =1 1->2, =1 1->3, =2 2->0, =2 2->1, =2 2->3, =3 3->0, =3 3->1, =3 3->2
     """
     size = size_of(topology)
-    return concatenate(f"direct({size})", reduce_scatter(size), allgather(size))
+    return lay(concatenate(f"direct({size})", reduce_scatter(size), allgather(size)), topology)
 
 
 def reduce_scatter(size: int) -> Schedule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fusionctl.plan.layout import lay
 from fusionctl.plan.schedule import Schedule, Send, Step
 from fusionctl.plan.topology import Topology, size_of
 
@@ -27,7 +28,7 @@ def recursive(topology: Topology | int) -> Schedule:
     steps = [Step(Send(0, rank, rank - power, reduce=True) for rank in extra)] if extra else []
     steps += doublings(power)
     steps += [Step(Send(0, rank - power, rank, reduce=False) for rank in extra)] if extra else []
-    return Schedule(f"recursive({size})", "allreduce", size, 1, tuple(steps))
+    return lay(Schedule(f"recursive({size})", "allreduce", size, 1, tuple(steps)), topology)
 
 
 def doublings(power: int) -> Iterator[Step]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusionctl.plan.layout import lay
 from fusionctl.plan.schedule import Schedule, Send, Step, concatenate
 from fusionctl.plan.topology import Topology, size_of
 
@@ -25,7 +26,7 @@ def ring(topology: Topology | int) -> Schedule:
     5: =2 0->1, =3 1->2, =0 2->3, =1 3->0
     """
     size = size_of(topology)
-    return concatenate(f"ring({size})", reduce_scatter(size), allgather(size))
+    return lay(concatenate(f"ring({size})", reduce_scatter(size), allgather(size)), topology)
 
 
 def reduce_scatter(size: int) -> Schedule:

@@ -22,6 +22,7 @@ class Send(NamedTuple):
 
     `channel` tells apart what a link carries at once: a tree, a ring or a wavelength.  `via` are the nodes in between,
     switches or ranks that are passed by, where the way matters; all links of the way are taken for the whole step.
+    Chunks that go the same way on the same channel in one step are one message.
     """
 
     chunk: int

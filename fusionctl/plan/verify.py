@@ -2,6 +2,7 @@
 
 The state is one bit mask per (rank, chunk), bit r for the contribution of rank r.  Reducing two copies whose masks
 overlap would count a contribution twice; a hole at the end is a lost one.  A collective is its masks before and after.
+A channel of a link carries one message in each step: the chunks that go the whole way together are one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def verify(schedule: Schedule, topology: Topology | None = None) -> Schedule:
     """Return the schedule if it does what it says, on the links of the topology if one is given.
 
     ScheduleError names the step, the rank and the chunk, and says what is wrong: a rank, chunk, link or channel that
-    does not exist, two sends on one channel of a link in one step, two receives that contradict each other, a
+    does not exist, two messages on one channel of a link in one step, two receives that contradict each other, a
     contribution that is counted twice or lost, a copy that is empty, incomplete or already there.
     """
     if schedule.size < 1 or schedule.n_chunks < 1:
@@ -65,10 +66,10 @@ def _check_sends(where: str, schedule: Schedule, topology: Topology | None, step
             if topology is not None:
                 _check_hop(f"{where}: {send}", topology, src, dst, send.channel)
             other = busy.setdefault((src, dst, send.channel), send)
-            if other is not send:
+            if other.nodes != send.nodes:
                 raise ScheduleError(
                     f"{where}: {other} and {send} conflict: the link from {src} to {dst} "
-                    f"carries one chunk at a time on channel {send.channel}"
+                    f"carries one message at a time on channel {send.channel}"
                 )
 
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from fusionctl import runtime
+from fusionctl import _board, runtime
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set, set_id
+from fusionctl.registry import DUPLICATE
 from fusionctl.request import Group, Request
 from fusionctl.tensorflow.names import settle_name
 
@@ -51,13 +52,11 @@ def exchange(
     """Submit every tensor the moment it exists, and deliver all results by one wait that blocks no thread.
 
     `tensors` and the results follow the groups' requests, one group after the other.  In a tf.function the groups are
-    registered once, in the trace.  A step fails with tf.errors.InvalidArgumentError for a tensor that is still in
-    flight, FailedPreconditionError where the ranks' metadata differ, AbortedError when a rank has left, InternalError
-    when MPI fails.  Inputs live in host memory.
+    registered once, in the trace.  A step fails with tf.errors.InvalidArgumentError, in eager mode UsageError, for a
+    tensor that is still in flight, FailedPreconditionError where the ranks' metadata differ, AbortedError when a rank
+    has left, InternalError when MPI fails.  Inputs live in host memory.
     """
-    slots, _ = register(groups, process_set)
-    tick = current_tick(backward)
-    pending = [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
+    slots, pending = submit(tensors, groups, process_set, backward)
     results: list[tf.Tensor] = list(ops().fusionctl_wait(pending, slots=slots))
     if tf.executing_eagerly():
         return results
@@ -77,30 +76,55 @@ def collect(
     `splits` are the rows that an all-to-all sends to each rank, None for equal shares.  Also returns how many rows of
     each result came from each rank, int64 of shape (results, ranks).
     """
-    slots, requests = register(groups, process_set)
-    tick, none = current_tick(backward), tf.zeros([0], tf.int64)
-    chosen = [none if split is None else tf.cast(split, tf.int64) for split in splits or [None] * len(slots)]
-    pending = [
-        ops().fusionctl_submit_rows(x, split, tick, slot=slot)
-        for x, split, slot in zip(tensors, chosen, slots, strict=True)
-    ]
+    slots, pending = submit_rows(tensors, groups, splits, process_set, backward)
     results, rows = ops().fusionctl_collect(pending, slots=slots)
     if not tf.executing_eagerly():
         run_unordered(rows.op)
         *results, rows = ops().fusionctl_deliver([*results, rows])
-    for result, request in zip(results, requests, strict=True):
-        result.set_shape([None, *(None if length == -1 else length for length in request.shape[1:])])
+    for result, slot in zip(results, slots, strict=True):
+        shape = members[slot].request.shape
+        result.set_shape([None, *(None if length == -1 else length for length in shape[1:])])
     return list(results), rows
 
 
-def register(groups: Sequence[Group], process_set: ProcessSet) -> tuple[list[int], list[Request]]:
-    """Slots of the groups' members, one group after the other, and their requests."""
+def submit(
+    tensors: Sequence[tf.Tensor], groups: Sequence[Group], process_set: ProcessSet, backward: bool = False
+) -> tuple[list[int], list[tf.Tensor]]:
+    """The first half of `exchange`: the slots to wait for, and the tensors that are the results once that is done."""
+    slots, tick = register(groups, process_set), current_tick(backward)
+    return slots, [ops().fusionctl_submit(x, tick, slot=slot) for x, slot in zip(tensors, slots, strict=True)]
+
+
+def submit_rows(
+    tensors: Sequence[tf.Tensor],
+    groups: Sequence[Group],
+    splits: Sequence[tf.Tensor | None] | None,
+    process_set: ProcessSet,
+    backward: bool = False,
+) -> tuple[list[int], list[tf.Tensor]]:
+    """The first half of `collect`: the slots to wait for, and tensors that stand for the results in a graph."""
+    slots, tick, none = register(groups, process_set), current_tick(backward), tf.zeros([0], tf.int64)
+    chosen = [none if split is None else tf.cast(split, tf.int64) for split in splits or [None] * len(slots)]
+    return slots, [
+        ops().fusionctl_submit_rows(x, split, tick, slot=slot)
+        for x, split, slot in zip(tensors, chosen, slots, strict=True)
+    ]
+
+
+def register(groups: Sequence[Group], process_set: ProcessSet) -> list[int]:
+    """Slots of the groups' members, one group after the other.
+
+    In eager mode UsageError if one is in flight: nothing is submitted of a group that can not be submitted whole.
+    """
     number = set_id(process_set)
     settled = [settle_name(group, number) for group in groups]
     slots = [slot for group in settled for slot in runtime.current().register(group, number)]
     known = [Member(group.name, request, process_set) for group in settled for request in group.requests]
     members.update(zip(slots, known, strict=True))
-    return slots, [member.request for member in known]
+    for slot in slots if tf.executing_eagerly() else ():
+        if _board.busy(slot):
+            raise UsageError(DUPLICATE.format(members[slot].request.name))
+    return slots
 
 
 def static_shape(tensor: tf.Tensor) -> tuple[int, ...]:
@@ -160,9 +184,20 @@ def current_tick(backward: bool = False) -> tf.Tensor:
     tick = getattr(graph, "fusionctl_tick", None)
     if tick is None:
         refuse_xla(graph)
-        with tf.control_dependencies(None):  # outside of all loops of the graph
+        with tf.control_dependencies(None), tf.control_dependencies(arguments()):  # outside of all loops of the graph
             tick = graph.fusionctl_tick = ops().fusionctl_tick(_handle() if backward else _order())
     return tick
+
+
+def arguments() -> list[tf.Tensor]:
+    """What the function that is being traced is called with; nothing in eager mode.
+
+    TensorFlow runs what does not depend on the arguments even if an iterator has no more to give for them, as at the
+    end of each epoch of a length that Keras does not know.  Whatever counts or sends must wait for them.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    captured = {id(tensor) for tensor in getattr(graph, "internal_captures", ())}
+    return [tensor for tensor in getattr(graph, "inputs", ()) if id(tensor) not in captured]
 
 
 @functools.cache

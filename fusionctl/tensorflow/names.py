@@ -13,6 +13,7 @@ import tensorflow as tf
 from fusionctl.request import Group
 
 _unnamed = itertools.count()
+_asynchronous = itertools.count()
 _variants: dict[tuple[int, str], list[tuple[object, ...]]] = {}
 
 
@@ -40,6 +41,11 @@ def variable_name(variable: Any, index: int) -> str:
 def default_name(collective: str) -> str:
     """Name of an unnamed call: one for all eager ones, as each is over before the next; in graphs the n-th traced."""
     return f"{collective}.eager" if tf.executing_eagerly() else f"{collective}.{next(_unnamed)}"
+
+
+def unique_name(collective: str) -> str:
+    """Name of an unnamed asynchronous call, of which many may be in flight: the n-th of this process."""
+    return f"{collective}_async.tensor.{next(_asynchronous)}"
 
 
 def settle_name(group: Group, process_set: int = 0) -> Group:

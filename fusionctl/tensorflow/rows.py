@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusionctl.errors import UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set
-from fusionctl.request import ANY_ROWS, Collective, Group, ReduceOp, Request, checked_dtype, checked_name, checked_op
+from fusionctl.request import ReduceOp, checked_name
 from fusionctl.tensorflow.compression import Compression, Compressor
-from fusionctl.tensorflow.library import collect, outside_autograph, static_shape
+from fusionctl.tensorflow.groups import allgather_group, alltoall_group, alltoall_splits, reducescatter_group
+from fusionctl.tensorflow.library import collect, outside_autograph
 from fusionctl.tensorflow.names import default_name
 
 
@@ -46,11 +46,7 @@ def grouped_allgather(
         return []
     listed = [tf.convert_to_tensor(tensor) for tensor in tensors]
     name = checked_name(name or default_name("grouped_allgather"))
-    requests = tuple(
-        Request(member, Collective.ALLGATHER, checked_dtype(member, tensor.dtype.name), any_rows(member, tensor))
-        for member, tensor in zip(member_names(name, len(listed)), listed, strict=True)
-    )
-    return collect(listed, [Group(name, requests, fuses_whole=len(requests) > 1)], None, process_set)[0]
+    return collect(listed, [allgather_group(name, listed)], None, process_set)[0]
 
 
 @outside_autograph
@@ -68,12 +64,8 @@ def alltoall(
     """
     tensor = tf.convert_to_tensor(tensor)
     name = checked_name(name or default_name("alltoall"))
-    dtype = checked_dtype(name, tensor.dtype.name)
-    request = Request(name, Collective.ALLTOALL, dtype, any_rows(name, tensor))
-    counts = None if splits is None else tf.convert_to_tensor(splits)
-    if counts is not None and not (counts.dtype.is_integer and counts.shape.rank in (1, None)):
-        raise UsageError(f"tensor '{name}' has splits {splits!r}; give one whole number of rows for each rank")
-    results, rows = collect([tensor], [Group(name, (request,))], [counts], process_set)
+    group = alltoall_group(name, tensor)
+    results, rows = collect([tensor], [group], [alltoall_splits(name, splits)], process_set)
     return results[0] if splits is None else (results[0], tf.cast(rows[0], tf.int32))
 
 
@@ -125,39 +117,6 @@ def grouped_reducescatter(
     listed = [tf.convert_to_tensor(tensor) for tensor in tensors]
     sent = [compression.compress(tensor) for tensor in listed]
     name = checked_name(name or default_name("grouped_reducescatter"))
-    chosen = checked_op(name, op, Collective.REDUCESCATTER)
-    requests = tuple(
-        Request(
-            member,
-            Collective.REDUCESCATTER,
-            checked_dtype(member, tensor.dtype.name, chosen),
-            with_rows(member, tensor),
-            chosen,
-            prescale_factor,
-            postscale_factor,
-        )
-        for member, tensor in zip(member_names(name, len(sent)), sent, strict=True)
-    )
-    received, _ = collect(sent, [Group(name, requests, fuses_whole=len(requests) > 1)], None, process_set)
+    group = reducescatter_group(name, sent, op, prescale_factor, postscale_factor)
+    received, _ = collect(sent, [group], None, process_set)
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, listed, strict=True)]
-
-
-def member_names(name: str, count: int) -> list[str]:
-    """Names of a group's tensors."""
-    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
-
-
-def with_rows(name: str, tensor: tf.Tensor) -> tuple[int, ...]:
-    """The tensor's shape as far as the graph knows it; UsageError for a scalar, which has no rows."""
-    shape = static_shape(tensor)
-    if shape == ():
-        raise UsageError(f"tensor '{name}' is a scalar; give it at least one dimension")
-    return shape
-
-
-def any_rows(name: str, tensor: tf.Tensor) -> tuple[int, ...]:
-    """The same where the ranks may differ in the number of rows."""
-    shape = with_rows(name, tensor)
-    if tensor.shape.rank is None:
-        raise UsageError(f"tensor '{name}' has a rank that the graph does not know; give it one with tf.ensure_shape")
-    return (ANY_ROWS, *shape[1:])

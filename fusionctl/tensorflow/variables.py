@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from fusionctl.errors import UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set
-from fusionctl.request import DTYPES, Group
+from fusionctl.request import DTYPES, Collective, Group, ReduceOp, Request
 from fusionctl.tensorflow.library import exchange, outside_autograph
 from fusionctl.tensorflow.names import variable_name, variable_names
 from fusionctl.tensorflow.ops import broadcast_request
@@ -28,8 +29,9 @@ def broadcast_variables(
 ) -> tf.Operation | None:
     """Assign the root rank's values to the variables, tf.Variables or Keras's, on every rank of the process set.
 
-    All ranks pass the same variables in the same order.  In a tf.function the assignments are part of the step; in a
-    graph of TensorFlow 1 the result is the op that assigns, to be run after the initialisers.  Every number and truth
+    All ranks pass the same variables in the same order; in eager mode their names may differ, as those of a loaded and
+    a new model do, and then they are known by their places.  In a tf.function the assignments are part of the step; in
+    a graph of TensorFlow 1 the result is the op that assigns, to be run after the initialisers.  Every number and truth
     value is broadcast, whatever its dtype.  Variables of text, and lookup tables, have no numbers: they stay as they
     are on each rank, and one warning names them.  UsageError for what is neither.  `inplace` is Horovod's and changes
     nothing.
@@ -53,15 +55,28 @@ def broadcast_(
         return []
     values = [tf.convert_to_tensor(variable) for variable in listed]
     sent = [_as_sent(value) for value in values]
+    names = agreed_names(variable_names(listed), process_set)
     requests = tuple(
         broadcast_request(f"broadcast/{each}", value, root_rank, process_set)
-        for each, value in zip(variable_names(listed), sent, strict=True)
+        for each, value in zip(names, sent, strict=True)
     )
     received = exchange(sent, [Group(name or "broadcast_", requests)], process_set)
     assigned = [
         variable.assign(_as_kept(got, value)) for variable, value, got in zip(listed, values, received, strict=True)
     ]
     return listed if tf.executing_eagerly() else assigned
+
+
+def agreed_names(names: list[str], process_set: ProcessSet) -> list[str]:
+    """The names, or places where the ranks of a process set have as many other ones; a graph takes them as they are."""
+    if process_set.size() == 1 or not tf.executing_eagerly():
+        return names
+    word = zlib.crc32("\n".join(names).encode())
+    request = Request("broadcast: names", Collective.ALLREDUCE, "int64", (4,), ReduceOp.MAX)
+    own = tf.constant([word, -word, len(names), -len(names)], tf.int64)
+    (greatest,) = exchange([own], [Group(request.name, (request,))], process_set)
+    most, least, longest, shortest = greatest.numpy().tolist()
+    return names if most == -least or longest > -shortest else [f"variable {index}" for index in range(len(names))]
 
 
 def broadcast_global_variables(root_rank: int) -> tf.Operation:

@@ -1,8 +1,9 @@
 """Any number of ranks in one process: each with its own `Control` and `Table`, joined by an AND and a gather.
 
-Programmes differ in the order and the time of everything they do, but submit the same tensors step by step.  Whatever
-happens on the way (eviction, changed shapes, disagreement), every rank must see the same executions and failures, once
-each, and nobody may wait for ever.
+Programmes differ in the order and the time of everything they do, but submit the same tensors step by step, until they
+join, each after some steps, and all go on when all have.  Whatever happens on the way (eviction, changed shapes,
+disagreement, tensors that a rank which has joined does not know), every rank must see the same executions, and its
+failures, once each; what is executed depends on the ranks that have not joined alone, and nobody may wait for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from fusionctl._table import Table
 from fusionctl.control.protocol import Control
 from fusionctl.fusion.threshold import fuse
-from fusionctl.request import Bucket, Collective, Group, Request
+from fusionctl.request import RESERVED, Bucket, Collective, Group, Request
 
 SETTLED = 2
 
@@ -30,8 +31,24 @@ MOST_IDLE = 3
 
 
 @dataclass(frozen=True)
+class Epoch:
+    """Steps, with the version of each group on each rank, steps[i][name][rank], until all have joined.
+
+    Each rank joins after stay[rank] steps; without `stay` nobody does.
+    """
+
+    steps: list[dict[str, list[int]]]
+    stay: list[int] | None = None
+
+    def active(self, number: int) -> list[int]:
+        """Ranks that take a step."""
+        size = len(next(iter(self.steps[number].values())))
+        return [rank for rank in range(size) if self.stay is None or number < self.stay[rank]]
+
+
+@dataclass(frozen=True)
 class Case:
-    """What all ranks run: `steps` holds for each step the version of each group on each rank: steps[i][name][rank].
+    """What all ranks run, epoch by epoch.
 
     A held group has shapes that only its submissions tell: it is announced when its last member is submitted.  Fickle
     ranks also register versions that they do not submit.
@@ -43,7 +60,7 @@ class Case:
     members: dict[str, int]
     held: frozenset[str]
     fickle: bool
-    steps: list[dict[str, list[int]]]
+    epochs: list[Epoch]
 
     def request(self, name: str, index: int, version: int) -> Request:
         # The last member tells the versions apart, the others are in all of them.
@@ -55,9 +72,10 @@ class Case:
 class Round:
     """One submission of each member of a group, as far as it has come on one rank."""
 
-    group: Group
     to_come: set[str]
+    queued: set[int] = field(default_factory=set)
     refused: bool = False
+    restated: bool = False
 
 
 @dataclass
@@ -68,11 +86,12 @@ class Rank:
     rank: int
     rng: random.Random
     table: Table = field(default_factory=Table)
-    registered: dict[str, Group] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
     group_of: dict[int, str] = field(default_factory=dict)
-    stated: dict[str, tuple[Request, ...]] = field(default_factory=dict)
+    entered: dict[str, Group] = field(default_factory=dict)
+    on_board: dict[int, Request] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     rounds: dict[str, Round] = field(default_factory=dict)
     pending: dict[int, Request] = field(default_factory=dict)
     flying: set[int] = field(default_factory=set)
@@ -88,6 +107,9 @@ class Rank:
     executed: list[tuple[int, tuple[Request, ...]]] = field(default_factory=list)
     outcomes: dict[tuple[int, str], Request | str] = field(default_factory=dict)
     slow_paths: int = 0
+    away: bool = False
+    last: int = -1
+    lasts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         fuse_here = partial(fuse, threshold=self.case.threshold)
@@ -110,67 +132,107 @@ class Rank:
         return not (self.blocked or self.finished) or bool(self.flying)
 
     def programme(self) -> Iterator[bool]:
-        for versions in self.case.steps:
-            self.step += 1
-            actions = [(name, index) for name in versions for index in range(self.case.members[name])]
-            for name in self.shuffled([*self.case.members, *versions]):
-                if self.case.fickle and self.rng.random() < 0.1:
-                    self.register(name, self.rng.randrange(3))
-                    yield True
-                elif name in versions and self.rng.random() < 0.3:
-                    self.register(name, versions[name][self.rank])
-                    yield True
-            for name, index in self.shuffled(actions):
-                self.submit(name, index, versions[name][self.rank])
+        for epoch in self.case.epochs:
+            for number, versions in enumerate(epoch.steps):
+                self.step += 1
+                if self.rank in epoch.active(number):
+                    yield from self.take_step(versions)
+            if epoch.stay is not None:
+                self.join()
+                self.blocked = bool(self.pending)
                 yield True
-            self.blocked = bool(self.pending)
+
+    def take_step(self, versions: dict[str, list[int]]) -> Iterator[bool]:
+        actions = [(name, index) for name in versions for index in range(self.case.members[name])]
+        for name in self.shuffled([*self.case.members, *versions]):
+            if self.case.fickle and self.rng.random() < 0.1:
+                self.register(name, self.rng.randrange(3))
+                yield True
+            elif name in versions and self.rng.random() < 0.3:
+                self.register(name, versions[name][self.rank])
+                yield True
+        for name, index in self.shuffled(actions):
+            self.submit(name, index, versions[name][self.rank])
             yield True
+        self.blocked = bool(self.pending)
+        yield True
 
     def shuffled(self, items: list) -> list:  # type: ignore[type-arg]
         return self.rng.sample(items, len(items))
 
+    def join(self) -> None:
+        name = f"{RESERVED}join.{len(self.lasts)}"
+        request = Request(name, Collective.JOIN, "uint8", (0,))
+        (slot,) = self.enter(Group(name, (request,)))
+        self.pending[slot] = request
+        self.submitted.append(slot)
+
     def register(self, name: str, version: int) -> None:
+        """Register what the programme has not yet; a held group tells its shapes by its submissions."""
         if self.versions.get(name) == version:
             return
         self.versions[name] = version
         requests = tuple(self.case.request(name, i, version) for i in range(self.case.members[name]))
         requests = requests if self.backwards else requests[::-1]
-        group = self.registered[name] = Group(name, requests)
-        for request in requests:
-            slot = self.slots.setdefault(request.name, 3 * len(self.slots) + self.rank % 3)
-            self.group_of[slot] = name
         if name not in self.case.held:
-            self.stale += [self.slots[request.name] for request in requests]
-            self.control.register(group, [self.slots[request.name] for request in requests])
+            self.enter(Group(name, requests))
+        elif name not in self.entered:
+            self.held.add(name)
+            self.take_slots(Group(name, requests))
+
+    def enter(self, group: Group) -> list[int]:
+        """What the registry does, and the announcement."""
+        if self.restate(group):
+            self.control.register(group, self.take_slots(group))
             self.news = True
+        return self.take_slots(group)
+
+    def restate(self, group: Group) -> bool:
+        """Let the board expect other requests for a group; whether they are others."""
+        if group.name in self.entered and set(self.entered[group.name].requests) == set(group.requests):
+            return False
+        self.entered[group.name] = group
+        for slot, request in zip(self.take_slots(group), group.requests, strict=True):
+            assert slot not in self.pending
+            self.on_board[slot] = request
+            self.stale.append(slot)
+        return True
+
+    def take_slots(self, group: Group) -> list[int]:
+        for request in group.requests:
+            slot = self.slots.setdefault(request.name, 3 * len(self.slots) + self.rank % 3)
+            self.group_of[slot] = group.name
+        return [self.slots[request.name] for request in group.requests]
 
     def submit(self, name: str, index: int, version: int) -> None:
         self.register(name, version)
         request = self.case.request(name, index, version)
-        group = self.registered[name]
-        here = self.rounds.setdefault(name, Round(group, {r.name for r in group.requests}))
+        members = [f"{name}.{i}" for i in range(self.case.members[name])]
+        here = self.rounds.setdefault(name, Round(set(members)))
         here.to_come.remove(request.name)
         slot = self.slots[request.name]
         assert slot not in self.pending
+        if self.on_board.get(slot) != request:
+            self.on_board[slot] = request
+            self.held.add(name)
+            here.restated = True
         if here.refused:
             self.note(request, "failed")
         else:
             self.pending[slot] = request
-            if name not in self.case.held:
+            if name not in self.held:
                 self.submitted.append(slot)
+                here.queued.add(slot)
         if not here.to_come:
-            self.end_round(name, here)
+            self.end_round(name, [self.slots[member] for member in members])
 
-    def end_round(self, name: str, here: Round) -> None:
-        del self.rounds[name]
-        if name not in self.case.held or here.refused:
-            return
-        slots = [self.slots[request.name] for request in here.group.requests]
-        if self.stated.get(name) != here.group.requests:
-            self.stated[name] = here.group.requests
+    def end_round(self, name: str, slots: list[int]) -> None:
+        here = self.rounds.pop(name)
+        if name in self.held:
+            self.submitted += [slot for slot in slots if slot in self.pending and slot not in here.queued]
+        if here.restated:
             self.stale += slots
             self.changed.add(name)
-        self.submitted += slots
 
     def note(self, request: Request, outcome: Request | str) -> None:
         assert (self.step, request.name) not in self.outcomes
@@ -199,17 +261,22 @@ class Rank:
 
     def land(self, slot: int) -> None:
         self.flying.remove(slot)
-        self.note(self.pending[slot], self.pending.pop(slot))
+        request = self.pending.pop(slot)
+        if request.collective is Collective.JOIN:
+            self.lasts.append(self.last)
+        else:
+            self.note(request, request)
         self.blocked &= bool(self.pending)
 
     def take(self, words: list[int]) -> None:
         self.offer = None
         for bit in self.table.take(words):
-            requests = tuple(self.pending[slot] for slot in self.slots_of[bit])
-            assert requests == self.bound[bit]  # what was submitted is what was agreed
-            assert not self.flying.intersection(self.slots_of[bit])
-            self.flying.update(self.slots_of[bit])
-            self.executed.append((bit, requests))
+            self.executed.append((bit, self.bound[bit]))
+            if not self.away:
+                requests = tuple(self.pending[slot] for slot in self.slots_of[bit])
+                assert requests == self.bound[bit]  # what was submitted is what was agreed
+                assert not self.flying.intersection(self.slots_of[bit])
+                self.flying.update(self.slots_of[bit])
 
     def payload(self) -> bytes:
         self.slow_paths += 1
@@ -218,15 +285,14 @@ class Rank:
             self.table.disown(slot)
         self.stale = []
         for name in sorted(self.changed):
-            self.control.register(*self.last_stated(name))
+            slots = [slot for slot, group in self.group_of.items() if group == name]
+            slots = slots if self.backwards else slots[::-1]
+            self.entered[name] = Group(name, tuple(self.on_board[slot] for slot in slots))
+            self.control.register(self.entered[name], slots)
         for name in self.unbound:
-            self.control.needs(*self.last_stated(name))
+            self.control.needs(self.entered[name], self.take_slots(self.entered[name]))
         self.changed, self.unbound = set(), []
         return self.control.payload()
-
-    def last_stated(self, name: str) -> tuple[Group, list[int]]:
-        requests = self.stated[name] if name in self.case.held else self.registered[name].requests
-        return Group(name, requests), [self.slots[request.name] for request in requests]
 
     def settle(self, payloads: list[bytes]) -> None:
         self.control.settle(payloads)
@@ -244,14 +310,18 @@ class Rank:
         del self.bound[bit], self.slots_of[bit]
 
     def adopt(self, group: Group) -> Sequence[int]:
-        raise AssertionError("no rank has joined")
+        assert self.away
+        if self.restate(group):
+            self.held.add(group.name)
+        return self.take_slots(group)
 
     def joined(self, ranks: Sequence[int], last: int) -> None:
-        raise AssertionError("no rank has joined")
+        self.away = self.table.generous = self.rank in ranks
+        self.last = last
 
-    def fail(self, name: str, message: str) -> None:
+    def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
         assert "submit the same shape on every rank" in message
-        slots = [self.slots[request.name] for request in self.registered[name].requests]
+        name = group.name
         here = [slot for slot in slots if slot in self.pending and slot not in self.flying]
         assert here  # nothing fails before it was submitted everywhere
         if name in self.rounds:
@@ -279,7 +349,7 @@ class Job:
         done = idle = 0
         while self.turn(until):
             moving = any(rank.can_move() for rank in self.ranks)
-            before, done = done, sum(len(rank.outcomes) for rank in self.ranks)
+            before, done = done, sum(len(rank.outcomes) + len(rank.lasts) for rank in self.ranks)
             idle = 0 if moving or done > before else idle + 1
             assert idle <= MOST_IDLE, "the ranks exchange, but nothing comes of it"
             if all(rank.offer is not None for rank in self.ranks):
@@ -317,17 +387,21 @@ class Job:
 
 
 @st.composite
-def cases(draw: st.DrawFn, max_size: int, max_steps: int = 5) -> Case:
+def cases(draw: st.DrawFn, max_size: int, max_steps: int = 5, joins: bool = False) -> Case:
     size = draw(st.integers(2, max_size))
     members = {f"g{i}": draw(st.integers(1, 4)) for i in range(draw(st.integers(1, 5)))}
-    steps = []
-    for _ in range(draw(st.integers(1, max_steps))):
-        step = {}
-        for name in draw(st.lists(st.sampled_from(sorted(members)), min_size=1, unique=True)):
-            step[name] = [draw(st.integers(0, 2))] * size
-            if draw(st.integers(0, 5)) == 5:
-                step[name][draw(st.integers(0, size - 1))] = draw(st.integers(0, 2))
-        steps.append(step)
+    epochs = []
+    for _ in range(draw(st.integers(1, 3)) if joins else 1):
+        steps = []
+        for _ in range(draw(st.integers(1, max_steps))):
+            step = {}
+            for name in draw(st.lists(st.sampled_from(sorted(members)), min_size=1, unique=True)):
+                step[name] = [draw(st.integers(0, 2))] * size
+                if draw(st.integers(0, 5)) == 5:
+                    step[name][draw(st.integers(0, size - 1))] = draw(st.integers(0, 2))
+            steps.append(step)
+        stays = st.lists(st.integers(0, len(steps)), min_size=size, max_size=size)
+        epochs.append(Epoch(steps, draw(stays) if joins else None))
     return Case(
         size=size,
         capacity=draw(st.sampled_from([0, 1, 2, 3, 5, 1024])),
@@ -335,22 +409,32 @@ def cases(draw: st.DrawFn, max_size: int, max_steps: int = 5) -> Case:
         members=members,
         held=frozenset(draw(st.sets(st.sampled_from(sorted(members))))),
         fickle=draw(st.booleans()),
-        steps=steps,
+        epochs=epochs,
     )
 
 
+def outcomes(case: Case, rank: int) -> dict[tuple[int, str], Request | str]:
+    """Of each tensor that a rank submits: executed, or failed if the versions of the ranks that are left differ."""
+    expected: dict[tuple[int, str], Request | str] = {}
+    every = [(step, epoch.active(number)) for epoch in case.epochs for number, step in enumerate(epoch.steps)]
+    for number, (step, active) in enumerate(every):
+        for name in step if rank in active else ():
+            version = step[name][rank]
+            agreed = all(step[name][other] == version for other in active)
+            for request in (case.request(name, index, version) for index in range(case.members[name])):
+                expected[number, request.name] = request if agreed else "failed"
+    return expected
+
+
 def check(job: Job, case: Case) -> None:
-    """Every tensor was executed once on all ranks, or failed on all where the versions differ; all saw the same."""
-    expected = {
-        (number, f"{name}.{index}"): case.request(name, index, versions[0]) if len(set(versions)) == 1 else "failed"
-        for number, step in enumerate(case.steps)
-        for name, versions in step.items()
-        for index in range(case.members[name])
-    }
+    """Every tensor was executed once, or failed, on the ranks that submitted it; all saw the same, and who was last."""
+    joins = [epoch.stay for epoch in case.epochs if epoch.stay is not None]
     for rank in job.ranks:
-        assert rank.outcomes == expected
+        assert rank.outcomes == outcomes(case, rank.rank)
         assert rank.executed == job.ranks[0].executed
         assert rank.slow_paths == job.ranks[0].slow_paths
+        assert rank.lasts == job.ranks[0].lasts
+        assert [stay[last] for stay, last in zip(joins, rank.lasts, strict=True)] == [max(stay) for stay in joins]
 
 
 SEEDS = st.integers(0, 2**32)
@@ -360,6 +444,14 @@ PACES = st.sampled_from([0.1, 0.5, 0.9, 0.99])
 @given(case=cases(max_size=6), seed=SEEDS, pace=PACES)
 @settings(max_examples=300)
 def test_few_ranks_agree_whatever_happens(case: Case, seed: int, pace: float) -> None:
+    job = Job(case, seed, pace)
+    job.run()
+    check(job, case)
+
+
+@given(case=cases(max_size=5, max_steps=4, joins=True), seed=SEEDS, pace=PACES)
+@settings(max_examples=300)
+def test_ranks_join_and_go_on_whatever_happens(case: Case, seed: int, pace: float) -> None:
     job = Job(case, seed, pace)
     job.run()
     check(job, case)
@@ -377,7 +469,7 @@ def test_many_ranks_agree_whatever_happens(case: Case, seed: int, pace: float) -
 def test_a_fixed_set_of_tensors_is_negotiated_in_the_first_step_only(size: int, groups: int, members: int) -> None:
     names = [f"g{i}" for i in range(groups)]
     step = {name: [0] * size for name in names}
-    case = Case(size, 1024, 0, dict.fromkeys(names, members), frozenset(names[::7]), False, [step] * 4)
+    case = Case(size, 1024, 0, dict.fromkeys(names, members), frozenset(names[::7]), False, [Epoch([step] * 4)])
     job = Job(case, seed=size, pace=0.9)
     job.run(until=0)
     slow_paths, exchanges, words = job.ranks[0].slow_paths, job.exchanges, job.words

@@ -33,8 +33,8 @@ class Alone:
     def joined(self, ranks: Sequence[int], last: int) -> None:
         raise AssertionError("no rank has joined")
 
-    def fail(self, name: str, message: str) -> None:
-        self.log.append(("fail", name))
+    def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
+        self.log.append(("fail", group.name, slots))
 
     def negotiate(self) -> None:
         self.control.settle([self.control.payload()])

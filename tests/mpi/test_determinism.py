@@ -37,7 +37,7 @@ print(fusionctl.counters()["buckets"], file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(("size", "algorithm"), [(2, "auto"), (3, "auto"), (3, "ring")])
+@pytest.mark.parametrize(("size", "algorithm"), [(2, "auto"), (3, "shm"), (3, "direct"), (3, "ring")])
 def test_two_runs_are_equal_on_all_ranks(size: int, algorithm: str) -> None:
     env = {"FUSIONCTL_ALLREDUCE": algorithm}
     runs = [mpirun(TRAIN.replace("{options}", "{}"), size, env=env).check() for _ in range(2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fusionctl.config import ALLREDUCES
 from launch import mpirun
 
 SUMS = """
@@ -34,6 +35,7 @@ def test_results_do_not_depend_on_the_settings(size: int) -> None:
         {"FUSIONCTL_ALLREDUCE": "mpi"},
         {"FUSIONCTL_ALLREDUCE": "ring"},
         {"FUSIONCTL_ALLREDUCE": "direct"},
+        {"FUSIONCTL_ALLREDUCE": "shm"},
         {"FUSIONCTL_ALLREDUCE": "mpi", "FUSIONCTL_CHUNK_LIMIT": "1000"},
         {"FUSIONCTL_ALLREDUCE": "ring", "FUSIONCTL_CHUNK_LIMIT": "1000"},
         {"FUSIONCTL_ALLREDUCE": "direct", "FUSIONCTL_CHUNK_LIMIT": "1000"},
@@ -42,6 +44,12 @@ def test_results_do_not_depend_on_the_settings(size: int) -> None:
     ]
     words = [word for env in settings for word in mpirun(SUMS, size, env=env).check().out]
     assert words == [words[0]] * (size * len(settings))
+
+
+def test_results_do_not_depend_on_the_schedule() -> None:
+    jobs = [mpirun(SUMS, 4, env={"FUSIONCTL_ALLREDUCE": name, "FUSIONCTL_CHUNK_LIMIT": "1000"}) for name in ALLREDUCES]
+    words = [word for job in jobs for word in job.check().out]
+    assert words == [words[0]] * (4 * len(ALLREDUCES))
 
 
 def test_initialised_ranks_that_do_nothing_use_no_processor() -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-import fusionctl.plan.direct as module
 from fusionctl.errors import UsageError
 from fusionctl.plan.direct import direct
 from fusionctl.plan.topology import fully_connected
-
-
-def test_the_worked_example_is_what_the_planner_gives() -> None:
-    assert doctest.testmod(module) == (0, 1)
 
 
 def test_three_ranks_take_two_steps() -> None:

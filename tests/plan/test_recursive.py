@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-import fusionctl.plan.recursive as module
 from fusionctl.plan.recursive import recursive
-
-
-def test_the_worked_example_is_what_the_planner_gives() -> None:
-    assert doctest.testmod(module) == (0, 1)
 
 
 def test_ranks_beyond_a_power_of_two_add_theirs_first_and_get_the_result_last() -> None:

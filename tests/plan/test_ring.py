@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-import fusionctl.plan.ring as module
 from fusionctl.errors import UsageError
 from fusionctl.plan.ring import ring
 from fusionctl.plan.topology import ring as ring_topology
-
-
-def test_the_worked_example_is_what_the_planner_gives() -> None:
-    assert doctest.testmod(module) == (0, 1)
 
 
 def test_three_ranks_take_four_steps() -> None:

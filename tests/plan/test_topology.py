@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fusionctl.errors import UsageError
-from fusionctl.plan.topology import GIGABIT, Link, Topology, fully_connected, ring, size_of
+from fusionctl.plan.topology import (
+    GIGABIT,
+    Link,
+    Topology,
+    check_connected,
+    for_size,
+    fully_connected,
+    ring,
+    route,
+    size_of,
+)
 
 
 def test_a_ring_links_each_rank_both_ways_with_the_next() -> None:
@@ -57,3 +67,51 @@ def test_switches_are_the_nodes_after_the_ranks() -> None:
     assert star.nodes == 3
     with pytest.raises(UsageError, match=r"^star: no link can lead from 0 to 3 of 2 ranks and 1 switches$"):
         Topology("star", 2, {(0, 3): Link()}, switches=1)
+
+
+def test_a_grid_has_as_many_places_as_there_are_ranks() -> None:
+    with pytest.raises(UsageError, match=r"^grid: a grid of 2x3 is not one of 4 ranks$"):
+        Topology("grid", 4, {}, shape=(2, 3))
+
+
+def test_a_way_has_the_fewest_links() -> None:
+    assert [route(ring(7), 0, dst) for dst in range(7)] == [(), (), (1,), (1, 2), (6, 5), (6,), ()]
+    assert [route(fully_connected(4), 2, dst) for dst in range(4)] == [(), (), (), ()]
+
+
+def test_of_ways_as_short_the_first_link_decides() -> None:
+    pairs = [(0, 2), (0, 1), (2, 3), (1, 3)]
+    assert route(Topology("first", 4, dict.fromkeys(pairs, Link())), 0, 3) == (2,)
+    assert route(Topology("first", 4, dict.fromkeys(sorted(pairs), Link())), 0, 3) == (1,)
+
+
+def test_where_no_way_leads_is_said() -> None:
+    line = Topology("line", 3, {(0, 1): Link(), (2, 1): Link()})
+    with pytest.raises(UsageError, match=r"^line: no way leads from node 0 to node 2$"):
+        route(line, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([(0, 1), (1, 0)], "parts: rank 0 cannot reach ranks 2, 3: add the links that are missing"),
+        ([(0, 1), (1, 0), (1, 2), (2, 3)], "parts: ranks 2, 3 cannot reach rank 0: add the links that are missing"),
+        ([(0, 1), (0, 2), (0, 3), (1, 0), (3, 0)], "parts: rank 2 cannot reach rank 0: add the links that are missing"),
+    ],
+)
+def test_what_is_in_parts_is_said(pairs: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_connected(Topology("parts", 4, dict.fromkeys(pairs, Link())))
+    assert str(raised.value) == message
+
+
+def test_a_switch_that_nothing_leads_to_does_not_matter() -> None:
+    idle = Topology("idle", 2, {(0, 1): Link(), (1, 0): Link(), (2, 0): Link()}, switches=1)
+    assert check_connected(idle) is idle
+
+
+def test_a_topology_is_for_its_number_of_ranks() -> None:
+    eight = ring(8)
+    assert for_size(eight, 8) is eight
+    with pytest.raises(UsageError, match=r"^topology ring\(8\) has 8 ranks, but 4 are needed$"):
+        for_size(eight, 4)

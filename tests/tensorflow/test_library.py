@@ -30,6 +30,18 @@ def test_without_tensorflow_the_module_says_what_is_missing() -> None:
     assert done.stdout == "libtensorflow_framework.so.2, which is not loaded: import tensorflow first\n"
 
 
+def test_the_keras_side_is_imported_only_for_what_is_handed_over() -> None:
+    code = (
+        "import sys, fusionctl.tensorflow as fusion\n"
+        "print('SyncBatchNormalization' in dir(fusion), 'fusionctl.keras' in sys.modules)\n"
+        "from fusionctl.tensorflow import SyncBatchNormalization\n"
+        "import fusionctl.keras\n"
+        "print(SyncBatchNormalization is fusionctl.keras.SyncBatchNormalization, hasattr(fusion, 'nothing'))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["True False", "True False"]
+
+
 def test_static_shapes() -> None:
     shapes: list[tuple[int, ...]] = []
 

@@ -131,3 +131,26 @@ def test_a_plain_model_keeps_jit() -> None:
     model = model_of(keras.optimizers.SGD(0.1), jit_compile=True)
     model.make_train_function()
     assert model.jit_compile
+
+
+class Half(keras.Sequential):  # type: ignore[misc]
+    """A model of whose first layer one variable has no gradient, and one a gradient that no data take part in."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        first, second = self.layers
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, second(tf.stop_gradient(first(x)))) + tf.reduce_sum(first.bias)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_end_of_data_of_unknown_length_is_no_step(passes: int) -> None:
+    model = model_of(fusion.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=passes), Half)
+    before = model.get_weights()
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(2).filter(lambda x, y: True)
+    model.fit(batches, epochs=3, verbose=0, shuffle=False)
+    assert int(model.optimizer.iterations) == 3 * 4 // passes
+    check_ranks_are_equal(model, before)

@@ -55,7 +55,7 @@ def test_numbers_of_rows_that_change_need_no_new_agreement() -> None:
     fusionctl.allgather(np.zeros((1, 2)), "growing")
     before = fusionctl.counters()["slow_paths"]
     for step in range(5):
-        gathered = fusionctl.allgather(np.full((step + RANK(), 2), RANK()), "growing2" if step < 0 else "growing")
+        gathered = fusionctl.allgather(np.full((step + RANK(), 2), RANK()), "growing")
         assert gathered.shape == (sum(step + rank for rank in range(SIZE())), 2)
     assert fusionctl.counters()["slow_paths"] - before <= 1  # the dtype changed once
 
@@ -117,14 +117,16 @@ def test_async_forms_return_futures() -> None:
         fusionctl.alltoall_async(np.arange(SIZE())),
         fusionctl.broadcast_async(np.array([RANK()]), SIZE() - 1),
         fusionctl.grouped_allgather_async([np.zeros(1), np.ones(1)]),
+        fusionctl.grouped_reducescatter_async([np.arange(SIZE()), np.ones((2 * SIZE(), 1))], op=fusionctl.Sum),
     ]
-    gathered, mine, exchanged, sent, both = map(fusionctl.synchronize, handles)
+    gathered, mine, exchanged, sent, both, shared = map(fusionctl.synchronize, handles)
     assert all(fusionctl.poll(handle) for handle in handles)
     assert len(gathered) == sum(range(SIZE()))
     assert mine.tolist() == [RANK() * SIZE()]
     assert exchanged.tolist() == [RANK()] * SIZE()
     assert sent.tolist() == [SIZE() - 1]
     assert [part.tolist() for part in both] == [[0.0] * SIZE(), [1.0] * SIZE()]
+    assert [part.tolist() for part in shared] == [[RANK() * SIZE()], [[SIZE()]] * 2]
 
 
 @pytest.mark.parametrize(

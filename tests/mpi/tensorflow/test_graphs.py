@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -196,3 +197,21 @@ def test_shapes_are_inferred() -> None:
     call = tf.function(lambda x, y: fusion.grouped_allreduce([x, y], name="inferred"))
     concrete = call.get_concrete_function(tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([], tf.int64))
     assert [tuple(output.shape) for output in concrete.structured_outputs] == [(None, 3), ()]
+
+
+def test_nothing_is_submitted_in_a_function_whose_arguments_do_not_come() -> None:
+    inner = tf.function(lambda x: x + fusion.allreduce(tf.constant([1.0]), op=SUM, name="without data"))
+    outer = tf.function(lambda iterator: inner(iterator.get_next()))
+
+    def once() -> Iterator[list[float]]:
+        yield [2.0]
+        time.sleep(0.1)  # in which what does not wait for data is sent
+
+    for _ in range(3):
+        iterator = iter(tf.data.Dataset.from_generator(once, output_signature=tf.TensorSpec([1])))
+        assert outer(iterator).numpy() == [2.0 + fusionctl.size()]
+        before = fusionctl.counters()["bytes_reduced"]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            outer(iterator)
+        assert fusionctl.counters()["bytes_reduced"] == before
+    fusionctl.join()  # which nothing must be in flight for

@@ -27,6 +27,23 @@ def test_ops_in_eager_mode_functions_and_graphs_of_tensorflow_1() -> None:
         assert session.run(tensors()) == places()
 
 
+def test_ops_of_process_sets() -> None:
+    def tensors(number: int) -> list[int]:
+        return [int(op(process_set_id=number)) for op in (fusion.size_op, fusion.process_set_included_op)]
+
+    assert tensors(0) == [fusion.size(), 1]
+    assert tf.function(fusion.process_set_included_op)().dtype == tf.int32
+    if fusion.size() > 1:
+        added = fusion.add_process_set([0])
+        number = added.process_set_id
+        assert number is not None
+        assert tensors(number) == [1, int(fusion.rank() == 0)]
+        fusion.remove_process_set(added)
+        assert int(fusion.process_set_included_op(number)) == -2
+        with pytest.raises(fusionctl.UsageError, match=f"there is no process set {number}"):
+            fusion.size_op(number)
+
+
 def test_the_ranks_of_one_node() -> None:
     assert (fusion.local_rank(), fusion.local_size()) == (fusion.rank(), fusion.size())
     assert (fusion.cross_rank(), fusion.cross_size(), fusion.is_homogeneous()) == (0, 1, True)
@@ -44,3 +61,5 @@ def test_objects_take_a_session() -> None:
     sent = np.arange(3) if fusion.rank() == 0 else None
     np.testing.assert_array_equal(fusion.broadcast_object(sent, 0, session=None, name="array"), [0, 1, 2])
     assert fusion.broadcast_object_fn(0, session=None, name="text")("text" * (1 + fusion.rank())) == "text"
+    everyone = fusion.allgather_object(fusion.rank(), session=None, name="ranks", process_set=fusion.global_process_set)
+    assert everyone == list(range(fusion.size()))

@@ -38,6 +38,17 @@ def test_a_keras_model_with_its_optimizer() -> None:
     np.testing.assert_allclose(optimizer.learning_rate, 0.001)
 
 
+def test_a_model_that_only_the_root_has_loaded() -> None:
+    names = [f"{'loaded' if fusionctl.rank() == 0 else 'new'}.{k}" for k in range(2)]
+    variables = [tf.Variable(np.full(k + 1, fusionctl.rank()), name=name) for k, name in enumerate(names)]
+    fusion.broadcast_variables(variables, 0)
+    assert [variable.numpy().tolist() for variable in variables] == [[0], [0, 0]]
+    variables[1] = tf.Variable(np.zeros(2 + fusionctl.rank()), name=names[1])
+    if fusionctl.size() > 1:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"'broadcast/variable 1' of group .*: shape is"):
+            fusion.broadcast_variables(variables, 0)
+
+
 def test_in_a_function_and_none_at_all() -> None:
     variable = tf.Variable([1.0 * fusionctl.rank(), 2.0])
     call = tf.function(lambda: fusion.broadcast_variables([variable], fusionctl.size() - 1))
