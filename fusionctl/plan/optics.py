@@ -17,20 +17,19 @@ from fusionctl.plan.topology import GIGABIT
 class OpticalMachine:
     """An optical ring: `bandwidth` in bytes/s per wavelength, `reconfiguration` in seconds per change of lightpaths.
 
-    `conversion` are the seconds that one packet takes between light and electricity.  The defaults are the paper's as
-    far as they are known; that of `conversion` is not.
+    `oeo` are the seconds that converting a packet of `packet` bytes between light and electricity takes, in each step.
+    The defaults are those that WRHT is reported with; its `oeo` is not known.
     """
 
     wavelengths: int = 64
     bandwidth: float = 40 * GIGABIT
     reconfiguration: float = 25e-6
     packet: int = 128
-    flit: int = 32
-    conversion: float = 0.0
+    oeo: float = 0.0
 
     def transfer(self, n_bytes: float) -> float:
         """Seconds of n bytes on one wavelength that is set up."""
-        return n_bytes / self.bandwidth + math.ceil(n_bytes / self.packet) * self.conversion
+        return n_bytes / self.bandwidth + math.ceil(n_bytes / self.packet) * self.oeo
 
     def step(self, n_bytes: float) -> float:
         """Seconds of one step in which every lightpath carries n bytes, with the change of lightpaths before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fusionctl.plan.schedule import Schedule, Send, Step, concatenate
 from fusionctl.plan.topology import Topology, fully_connected
@@ -34,7 +35,7 @@ def transposed(topology: Topology) -> Topology:
     links = {(dst, src): link for (src, dst), link in topology.links.items()}
     if links == topology.links:
         return topology
-    return Topology(topology.name, topology.size, links, topology.switches)
+    return replace(topology, links=links)
 
 
 def network(topology: Topology | int) -> Topology:

@@ -12,9 +12,10 @@ import fusionctl.plan.multitree as module
 from fusionctl.errors import UsageError
 from fusionctl.plan.direct import direct
 from fusionctl.plan.multitree import allgather, multitree, reduce_scatter
+from fusionctl.plan.topologies import bigraph, fat_tree, leaf_spine, mesh, torus
 from fusionctl.plan.topology import Link, Topology
 from fusionctl.plan.verify import verify
-from networks import attached, bigraph, both_ways, fat_tree, mesh, star, torus, torus_of_switches
+from ports import one_port, star
 
 PAPER = [
     (torus(2, 2), 2),
@@ -23,13 +24,14 @@ PAPER = [
     (torus(8, 8), 17),
     (mesh(4, 4), 10),
     (mesh(8, 8), 33),
-    (torus_of_switches(4, 4), 15),
-    (torus_of_switches(6, 6), 35),
-    (torus_of_switches(8, 8), 63),
-    (bigraph(4, 4), 31),
-    (bigraph(8, 4), 63),
-    (fat_tree(4, 4), 15),
-    (fat_tree(8, 8), 63),
+    (one_port(torus(4, 4)), 15),
+    (one_port(torus(6, 6)), 35),
+    (one_port(torus(8, 8)), 63),
+    (bigraph(32, 4), 31),
+    (bigraph(64, 4), 63),
+    (leaf_spine(16, 4), 15),
+    (leaf_spine(64, 8), 63),
+    (fat_tree(4), 15),
 ]
 """Steps of the all-gather by the authors' rule for the end of a step."""
 
@@ -42,9 +44,9 @@ FULL_ROUND = [
     (mesh(4, 4), 8),
     (mesh(6, 6), 18),
     (mesh(8, 8), 32),
-    (torus_of_switches(8, 8), 63),
-    (bigraph(8, 4), 63),
-    (fat_tree(8, 8), 63),
+    (one_port(torus(8, 8)), 63),
+    (bigraph(64, 4), 63),
+    (leaf_spine(64, 8), 63),
 ]
 """Steps of the all-gather where a step ends after a round in which no tree grew."""
 
@@ -68,7 +70,7 @@ def test_a_full_round_takes_as_many_steps_or_fewer(topology: Topology, steps: in
 
 
 @pytest.mark.parametrize("full_round", [True, False])
-@pytest.mark.parametrize("topology", [torus(4, 4), mesh(3, 5), torus_of_switches(3, 3), fat_tree(3, 4)], ids=named)
+@pytest.mark.parametrize("topology", [torus(4, 4), mesh(3, 5), one_port(torus(3, 3)), leaf_spine(12, 4)], ids=named)
 def test_the_halves_and_the_whole_do_their_part_over_the_links_there_are(topology: Topology, full_round: bool) -> None:
     halves = [verify(half(topology, full_round), topology) for half in (reduce_scatter, allgather)]
     whole = verify(multitree(topology, full_round), topology)
@@ -76,7 +78,7 @@ def test_the_halves_and_the_whole_do_their_part_over_the_links_there_are(topolog
     assert len(halves[0].steps) == len(halves[1].steps)
 
 
-@pytest.mark.parametrize("topology", [bigraph(4, 4), fat_tree(8, 8), torus(8, 8)], ids=named)
+@pytest.mark.parametrize("topology", [bigraph(32, 4), leaf_spine(64, 8), torus(8, 8)], ids=named)
 def test_the_networks_of_the_paper_carry_the_schedule(topology: Topology) -> None:
     verify(multitree(topology), topology)
 
@@ -127,18 +129,18 @@ def test_a_number_of_ranks_is_fully_connected_and_needs_two_steps(size: int) -> 
 
 
 def test_a_way_leads_over_switches_but_not_past_one_that_has_ranks() -> None:
-    line = attached("line", [0, 1, 2], both_ways([(0, 1), (1, 2)]))
+    line = one_port(mesh(3))
     assert str(allgather(line)) == (
-        "multitree_allgather(line): allgather, 3 ranks, 3 chunks, 4 steps\n"
-        "0: =0 0->3->4->1, =1 1->4->5->2\n"
+        "multitree_allgather(one_port(mesh(3))): allgather, 3 ranks, 3 chunks, 4 steps\n"
+        "0: =0 0->3->4->1, =1 1->4->3->0\n"
         "1: =0 1->4->5->2, =2 2->5->4->1\n"
-        "2: =1 1->4->3->0\n"
+        "2: =1 1->4->5->2\n"
         "3: =2 1->4->3->0"
     )
 
 
 def test_a_wide_link_carries_a_chunk_on_each_channel() -> None:
-    wide = Topology("wide", 5, {pair: Link(channels=2) for pair in star(5).links}, switches=1)
+    wide = star(5, channels=2)
     assert [len(allgather(topology).steps) for topology in (star(4), star(5), wide)] == [3, 7, 3]
     verify(multitree(wide), wide)
 

@@ -33,7 +33,7 @@ def test_the_smallest_rings_and_trees() -> None:
 
 
 def test_seconds_are_steps_of_bytes_changes_and_conversions() -> None:
-    machine = OpticalMachine(bandwidth=1e9, reconfiguration=1e-3, packet=100, conversion=1e-6)
+    machine = OpticalMachine(bandwidth=1e9, reconfiguration=1e-3, packet=100, oeo=1e-6)
     assert machine.step(1050.0) == pytest.approx(1.05e-6 + 11e-6 + 1e-3, rel=1e-12)
     assert ring_seconds(4, 4000.0, machine) == pytest.approx(6 * (1e-6 + 10e-6 + 1e-3), rel=1e-12)
     assert tree_seconds(4, 4000.0, machine) == pytest.approx(4 * (4e-6 + 40e-6 + 1e-3), rel=1e-12)

@@ -19,19 +19,22 @@ from fusionctl.plan.packing import allgather, packing
 from fusionctl.plan.schedule import Schedule
 from fusionctl.plan.splitting import split_off
 from fusionctl.plan.throughput import cut_short, optimum
+from fusionctl.plan.topologies import bigraph, dgx, hosts, leaf_spine, mesh, torus
 from fusionctl.plan.topology import Link, Topology, fully_connected, ring
 from fusionctl.plan.verify import verify
-from networks import attached, bigraph, fat_tree, mesh, star, torus, torus_of_switches
+from ports import one_port, star
 
 BOUNDS = [
     (torus(4, 4), Fraction(15, 4), 4),
     (torus(8, 8), Fraction(63, 4), 4),
     (mesh(4, 4), Fraction(15, 2), 2),
     (mesh(8, 8), Fraction(63, 2), 2),
-    (fat_tree(8, 8), Fraction(63), 1),
-    (bigraph(8, 4), Fraction(63), 1),
+    (leaf_spine(64, 8), Fraction(63), 1),
+    (bigraph(64, 4), Fraction(63), 1),
     (fully_connected(9), Fraction(1), 1),
     (ring(6), Fraction(5, 2), 2),
+    (hosts(4, 4), Fraction(12), 1),
+    (dgx(2), Fraction(15, 13), 13),
     (ring(1), Fraction(0), 1),
 ]
 """Chunk-times of an all-gather and the trees of each rank."""
@@ -45,11 +48,13 @@ STEPS = [
     (mesh(4, 4), 15, 15),
     (mesh(3, 5), 7, 8),
     (ring(8), 7, 7),
+    (torus(2, 3, 4), 23, 23),
     (star(5), 4, 4),
-    (fat_tree(3, 4), 11, 19),
-    (fat_tree(4, 4), 15, 26),
-    (torus_of_switches(4, 4), 15, 26),
-    (bigraph(4, 4), 31, 37),
+    (hosts(2, 2), 2, 3),
+    (leaf_spine(12, 4), 11, 19),
+    (leaf_spine(16, 4), 15, 26),
+    (one_port(torus(4, 4)), 15, 26),
+    (bigraph(32, 4), 31, 37),
 ]
 """The bound in steps of one of k trees, and how many steps there are."""
 
@@ -136,7 +141,7 @@ def test_no_cut_is_narrower_and_the_trees_fill_it(topology: Topology) -> None:
     verify(packing(topology), topology)
 
 
-@pytest.mark.parametrize("topology", [star(4), fat_tree(3, 3), bigraph(2, 2), torus_of_switches(3, 3)], ids=named)
+@pytest.mark.parametrize("topology", [star(4), leaf_spine(9, 3), bigraph(8, 2), one_port(torus(3, 3))], ids=named)
 def test_switches_that_cannot_be_shared_out_evenly_are_split_link_by_link(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +150,7 @@ def test_switches_that_cannot_be_shared_out_evenly_are_split_link_by_link(
     assert load(schedule, topology) == optimum(topology).bound
 
 
-@pytest.mark.parametrize("topology", [fat_tree(4, 4), bigraph(2, 3), torus_of_switches(3, 4)], ids=named)
+@pytest.mark.parametrize("topology", [leaf_spine(16, 4), bigraph(12, 3), one_port(torus(3, 4))], ids=named)
 def test_without_its_switches_a_network_carries_as_much(topology: Topology) -> None:
     best = optimum(topology)
     ways = split_off(topology, best)
@@ -160,7 +165,7 @@ def test_without_its_switches_a_network_carries_as_much(topology: Topology) -> N
 
 
 def test_a_link_of_several_channels_counts_as_often() -> None:
-    wide = Topology("wide", 3, {pair: Link(channels=2) for pair in star(3).links}, switches=1)
+    wide = star(3, channels=2)
     assert optimum(wide).bound == 1
     assert len(verify(allgather(wide), wide).steps) == 1
 
@@ -173,7 +178,7 @@ def test_who_cannot_be_reached_is_named() -> None:
 
 
 def test_a_switch_must_give_out_what_it_takes_in() -> None:
-    links = dict(attached("uneven", [0, 0, 0], []).links) | {(3, 0): Link(200e9)}
+    links = dict(star(3).links) | {(3, 0): Link(200e9)}
     with pytest.raises(UsageError, match=r"^uneven: switch 3 has links in of \d+ units of bandwidth, "):
         packing(Topology("uneven", 3, links, switches=1))
 

@@ -15,9 +15,9 @@ from fusionctl.plan.lightpaths import ModelledCircuits, all_to_all_wavelengths, 
 from fusionctl.plan.optics import InsertionLoss, OpticalMachine, wrht_seconds
 from fusionctl.plan.schedule import Schedule
 from fusionctl.plan.stripes import best_tree, striped_wrht
+from fusionctl.plan.topologies import wdm_ring
 from fusionctl.plan.verify import verify
 from fusionctl.plan.wrht import wrht_steps
-from networks import wdm_ring
 
 SIZES = st.integers(1, 40)
 BYTES = st.integers(0, 10_000_000)
@@ -29,7 +29,7 @@ def test_the_worked_example_is_what_the_planner_gives() -> None:
 
 
 def machine_of(wavelengths: int) -> OpticalMachine:
-    return OpticalMachine(wavelengths=wavelengths, conversion=1e-9)
+    return OpticalMachine(wavelengths=wavelengths, oeo=1e-9)
 
 
 def best(size: int, n_bytes: int, machine: OpticalMachine, first: bool = False) -> float:

@@ -11,10 +11,10 @@ import fusionctl.plan.wrht as module
 from fusionctl.errors import UsageError
 from fusionctl.plan.lightpaths import Policy, all_to_all_wavelengths, best_fit, first_fit
 from fusionctl.plan.optics import InsertionLoss
+from fusionctl.plan.topologies import mesh, wdm_ring
 from fusionctl.plan.topology import ring
 from fusionctl.plan.verify import verify
 from fusionctl.plan.wrht import wrht, wrht_steps
-from networks import mesh, wdm_ring
 
 SIZES = (16, 64, 128, 256, 512, 1024, 2048, 4096)
 STEPS = {
@@ -101,5 +101,5 @@ def test_a_group_needs_two_ranks_and_enough_wavelengths(group: int) -> None:
 
 
 def test_the_ranks_must_be_on_a_ring() -> None:
-    with pytest.raises(UsageError, match=r"^mesh\(3,3\) is no ring of all ranks: there is no link from 2 to 3$"):
+    with pytest.raises(UsageError, match=r"^mesh\(3, 3\) is no ring of all ranks: there is no link from 2 to 3$"):
         wrht(mesh(3, 3))
