@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from fusionctl import runtime
 from fusionctl.calls import Array, Call
+from fusionctl.errors import UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import Collective, ReduceOp, checked_root, checked_splits
 
@@ -260,12 +261,18 @@ def join() -> int:
 
 def poll(handle: Future[Any]) -> bool:
     """Whether the result of an `_async` call is here, or its error."""
-    return handle.done()
+    return _checked_handle(handle).done()
 
 
 def synchronize(handle: Future[Any]) -> Any:
     """The result of an `_async` call, awaited; raises its error."""
-    return handle.result()
+    return _checked_handle(handle).result()
+
+
+def _checked_handle(handle: object) -> Future[Any]:
+    if not isinstance(handle, Future):
+        raise UsageError(f"the handle is {handle!r}; give what an _async call returned")
+    return handle
 
 
 def _unique(collective: str) -> str:

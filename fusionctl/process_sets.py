@@ -89,7 +89,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns when all ranks have: True, or False for a set that is not there.  What its members still wait for fails with
     a PeerError.  The set of all ranks stays: UsageError.
     """
-    if process_set.process_set_id == 0:
+    if checked_set(process_set).process_set_id == 0:
         raise UsageError("the set of all ranks can not be removed")
     if process_set.process_set_id is None:
         return False
@@ -98,8 +98,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+def checked_set(process_set: object) -> ProcessSet:
+    """The process set; UsageError for what is none."""
+    if not isinstance(process_set, ProcessSet):
+        raise UsageError(f"process_set is {process_set!r}; give a ProcessSet, as add_process_set([...]) returns it")
+    return process_set
+
+
 def set_id(process_set: ProcessSet) -> int:
     """The id of a process set that this rank can use; UsageError otherwise."""
+    checked_set(process_set)
     if process_set.process_set_id is None:
         raise UsageError(f"{process_set!r} is not there; add it with add_process_set() or init(process_sets=[...])")
     runtime.current().set_of(process_set.process_set_id)

@@ -35,6 +35,7 @@ class Registry:
         self.by_name: dict[tuple[int, str], Registered] = {}
         self.by_number: dict[int, Registered] = {}
         self.by_slot: list[tuple[Registered, int]] = []
+        self._refused: set[tuple[int, str]] = set()
 
     def add(self, group: Group, process_set: int, size: int) -> tuple[Registered, list[int], bool]:
         """Enter a group of a process set of `size` ranks; its members' slots, in its order, and whether it is news.
@@ -68,6 +69,16 @@ class Registry:
             ),
         )
         return known
+
+    def refuse(self, process_set: int, name: str) -> None:
+        """Note that the ranks disagreed about a group of this name."""
+        self._refused.add((process_set, name))
+
+    def take_refused(self, process_set: int, name: str) -> bool:
+        """Whether they have disagreed about it since this was last asked."""
+        refused = (process_set, name) in self._refused
+        self._refused.discard((process_set, name))
+        return refused
 
     def tensor_name(self, slot: int) -> str:
         """Name of the tensor behind a slot."""

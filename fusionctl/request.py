@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -90,9 +91,9 @@ class Request:
     root: int = -1
 
     def __post_init__(self) -> None:
-        """Take factors of any real type."""
-        object.__setattr__(self, "prescale", float(self.prescale))
-        object.__setattr__(self, "postscale", float(self.postscale))
+        """Take factors of any real type; UsageError for what is no finite number."""
+        for field in ("prescale", "postscale"):
+            object.__setattr__(self, field, _finite(self.name, field, getattr(self, field)))
 
     @property
     def count(self) -> int:
@@ -158,6 +159,16 @@ def checked_dtype(name: str, dtype: str, op: ReduceOp | None = None) -> str:
     if op is ReduceOp.ADASUM and dtype not in DTYPES[:4]:
         raise UsageError(f"tensor '{name}' has dtype {dtype}; Adasum is for {', '.join(DTYPES[:4])}: cast it")
     return dtype
+
+
+def _finite(name: str, field: str, factor: Any) -> float:
+    try:
+        number = float(factor)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"tensor '{name}' has {field}_factor {factor!r}; give a finite number")
+    return number
 
 
 def checked_root(root: object, ranks: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Runtime:
         self._members: dict[int, tuple[int, ...]] = {0: tuple(range(self.size))}
         self._n_sets = 1
         self._phases: tuple[str, ...] = ()
-        self._n_joins = 0
+        self._n_events: Counter[str] = Counter()
         self._retired: list[SlowPath] = []
         self._futures: dict[int, tuple[Future[Any], Callable[[list[_board.Memory]], Any]]] = {}
         self._resolver: threading.Thread | None = None
@@ -161,14 +162,15 @@ class Runtime:
 
     def add_set(self, members: tuple[int, ...]) -> int:
         """Id of a new process set of these ranks; collective."""
-        if members in self._members.values():
+        known = members in self._members.values()
+        self._agree("add_process_set", Collective.ADD_SET, members)
+        if known:
             raise UsageError(f"there is a process set of {ranks(members)} already")
-        self._agree(f"{RESERVED}add_process_set.{self._n_sets}", Collective.ADD_SET, members)
-        return next(number for number, known in self._members.items() if known == members)
+        return next(number for number, theirs in self._members.items() if theirs == members)
 
     def remove_set(self, process_set: int) -> None:
         """Remove a process set; collective."""
-        self._agree(f"{RESERVED}remove_process_set.{process_set}", Collective.REMOVE_SET, (process_set,))
+        self._agree("remove_process_set", Collective.REMOVE_SET, (process_set,))
 
     def join(self) -> int:
         """Take part without data in what the other ranks do, until all have joined; the rank that joined last."""
@@ -176,14 +178,20 @@ class Runtime:
         if pending:
             name = _registry.tensor_name(pending[0][0])
             raise UsageError(f"tensor '{name}' is still in flight on this rank: wait for it before join()")
-        self._agree(f"{RESERVED}join.{self._n_joins}", Collective.JOIN, (0,))
-        self._n_joins += 1
+        self._agree("join", Collective.JOIN, (0,))
         return self.set_of(0).last_joined
 
-    def _agree(self, name: str, event: Collective, values: tuple[int, ...]) -> None:
+    def _agree(self, call: str, event: Collective, values: tuple[int, ...]) -> None:
+        """Let the ranks agree on the n-th event of a kind; its values travel as the shape of a tensor that is none."""
+        name = f"{RESERVED}{call}.{self._n_events[call]}"
+        self._n_events[call] += 1
         slots = self.register(Group(name, (Request(name, event, "uint8", values),)))
         check_status(*_board.submit(slots[0], DTYPES.index("uint8"), values, 0, 0))
-        self.wait(slots)
+        try:
+            self.wait(slots)
+        except MismatchError as error:
+            text = str(error).replace(f"tensor '{name}': shape is", f"{call}() is given")
+            raise MismatchError(text.replace("submit the same shape", "give the same")) from None
 
     def _agreed_topology(self, comm: MPI.Intracomm) -> Topology | None:
         """The first rank's reading of FUSIONCTL_TOPOLOGY, or its ConfigError, on all ranks; collective."""
@@ -202,7 +210,10 @@ class Runtime:
         """The ranks in a list, or of a communicator; UsageError for those that do not exist, or stand there twice."""
         if isinstance(chosen, MPI.Comm):
             chosen = MPI.Group.Translate_ranks(chosen.Get_group(), None, self._comms[0][0].Get_group())
-        listed = sorted(int(rank) for rank in chosen)
+        given = list(chosen)
+        if not all(isinstance(rank, Integral) for rank in given):
+            raise UsageError(f"a process set of {chosen!r}: give whole numbers, the ranks, or an mpi4py communicator")
+        listed = sorted(int(rank) for rank in given)
         if not listed or len(set(listed)) < len(listed) or not 0 <= listed[0] <= listed[-1] < self.size:
             raise UsageError(f"a process set of ranks {listed}: give some of the ranks 0 to {self.size - 1}, each once")
         return listed
@@ -243,7 +254,9 @@ class Runtime:
         return opened
 
     def create_set(self, members: tuple[int, ...]) -> None:
-        """All ranks have agreed on a new process set."""
+        """All ranks have agreed on a new process set; nothing happens if there is one of these members."""
+        if members in self._members.values():
+            return
         number, self._n_sets = self._n_sets, self._n_sets + 1
         self._members[number] = members
         self._sets[number] = None

@@ -155,6 +155,7 @@ class SlowPath:
     def fail(self, group: Group, slots: Sequence[int], message: str) -> None:
         """The ranks disagree about a group."""
         registered, _ = self.runtime.registry.by_slot[slots[0]]
+        self.runtime.registry.refuse(self.set_id, group.name)
         self.lane.fail(registered.number, MISMATCH, message)
 
     def joined(self, ranks: Sequence[int], last: int) -> None:

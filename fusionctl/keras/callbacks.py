@@ -10,12 +10,13 @@ import keras
 import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import hooks, metrics
-from fusionctl.keras.agreement import check_same_length
+from fusionctl.keras.agreement import check_same_length, have_same_names
 from fusionctl.keras.checkpoints import BestModelCheckpoint
 from fusionctl.keras.joining import JoinCallback
 from fusionctl.keras.reduction import reduction_of
 from fusionctl.keras.schedules import LearningRateScheduleCallback, LearningRateWarmupCallback
 from fusionctl.keras.state import shared_variables, when_built
+from fusionctl.tensorflow.names import variable_names
 from fusionctl.tensorflow.variables import broadcast_variables
 
 __all__ = [
@@ -35,7 +36,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     List it after a callback that restores a checkpoint, which then only the root needs.  Random seeds, as those of
     Dropout, and metrics stay this rank's own, and so do `local_variables` and those that are local to the optimizer.
-    A model without variables yet is built from the first batch's shapes.
+    A model without variables yet is built from the first batch's shapes.  Where the ranks' models have other names, as
+    on a rank that has built another model before, a wrapped optimizer knows their gradients by their places.
     Raises UsageError when the ranks are about to take different numbers of steps, without a JoinCallback, or of epochs,
     as far as Keras knows them: they would wait for each other; and FusionctlError after a first step that has reduced
     nothing.
@@ -68,6 +70,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         return logs
 
     def _broadcast(self) -> None:
+        reduction = reduction_of(self.model.optimizer)
+        if reduction is not None and not have_same_names(variable_names(self.model.trainable_variables)):
+            reduction.know_by_places()
         broadcast_variables(shared_variables(self.model, self.local_variables), root_rank=self.root_rank)
         self._reduced_before = fusionctl.counters()["buckets"]
 

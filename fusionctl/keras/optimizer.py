@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,13 +12,11 @@ from fusionctl.keras import loss_scale, training
 from fusionctl.keras.aggregation import Aggregation
 from fusionctl.keras.local import LocalVariables, checked_layers
 from fusionctl.keras.reduction import Reduction, local_of, reduction_of
-from fusionctl.process_sets import ProcessSet, global_process_set
+from fusionctl.process_sets import ProcessSet, checked_set, global_process_set
 from fusionctl.request import ReduceOp
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.gradients import Groups
 from fusionctl.tensorflow.tape import checked_passes, choose_groups, gradient_op, predivide
-
-_numbers = itertools.count()
 
 
 def DistributedOptimizer(
@@ -60,11 +57,11 @@ def DistributedOptimizer(
     """
     _check(optimizer, op, backward_passes_per_step)
     reduction = Reduction(
-        name or f"optimizer.{next(_numbers)}",
+        name,
         Aggregation(backward_passes_per_step, average_aggregated_gradients),
-        LocalVariables(scale_local_gradients, process_set),
+        LocalVariables(scale_local_gradients, checked_set(process_set)),
         op=op,
-        compression=compression,
+        compression=checked_compression(compression),
         sparse_as_dense=sparse_as_dense,
         groups=choose_groups(num_groups, groups),
         process_set=process_set,

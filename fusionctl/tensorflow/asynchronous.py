@@ -22,7 +22,7 @@ from fusionctl import _board, runtime
 from fusionctl.errors import UsageError
 from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import Group, ReduceOp, checked_name
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.groups import (
     allgather_group,
     allreduce_group,
@@ -189,7 +189,7 @@ def _reduced(
     finish: Finish[Result],
 ) -> Future[Result]:
     listed = _detached(tensors)
-    sent = [compression.compress(tensor) for tensor in listed]
+    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
     group = allreduce_group(name, sent, op, *factors)
     return _exchanged(sent, group, process_set, _restoring(compression, listed, finish))
 
@@ -204,7 +204,7 @@ def _scattered(
     finish: Finish[Result],
 ) -> Future[Result]:
     listed = _detached(tensors)
-    sent = [compression.compress(tensor) for tensor in listed]
+    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
     group = reducescatter_group(name, sent, op, *factors)
     return _collected(sent, group, process_set, _restoring(compression, listed, finish))
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from fusionctl.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Compressor:
@@ -22,6 +24,13 @@ class Compressor:
     def decompress(self, tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """What was received, in the dtype that the tensor had before `compress`."""
         return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
+
+
+def checked_compression(compression: object) -> Compressor:
+    """The compressor; UsageError for what is none."""
+    if not isinstance(compression, Compressor):
+        raise UsageError(f"compression is {compression!r}; give Compression.none, Compression.fp16 or Compression.bf16")
+    return compression
 
 
 class Compression:

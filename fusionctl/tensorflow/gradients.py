@@ -68,7 +68,7 @@ def reduce_gradients(
             index for index in reversed(members) if index in sent and index not in totals
         ]  # as they become ready
         if present:
-            firsts = tuple(count_request(names[i]) if is_sparse(sent[i]) else requests[i] for i in present)
+            firsts = tuple(count_request(requests[i]) if is_sparse(sent[i]) else requests[i] for i in present)
             announced.append(Group(set_name(name, [names[i] for i in members]), firsts, fuses_whole))
             order += present
     tensors = [count_rows(sent[i]) if is_sparse(sent[i]) else sent[i] for i in order]

@@ -10,11 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from fusionctl import runtime
+from fusionctl.process_sets import ProcessSet, checked_set
 from fusionctl.request import Group
 
-_unnamed = itertools.count()
+_unnamed: Counter[int | None] = Counter()
 _asynchronous = itertools.count()
-_variants: dict[tuple[int, str], list[tuple[object, ...]]] = {}
+_variants: dict[tuple[int, str], list[tuple[object, ...] | None]] = {}
 
 
 def variable_names(variables: Sequence[Any]) -> list[str]:
@@ -38,9 +40,13 @@ def variable_name(variable: Any, index: int) -> str:
     return f"tensor.{index}"
 
 
-def default_name(collective: str) -> str:
-    """Name of an unnamed call: one for all eager ones, as each is over before the next; in graphs the n-th traced."""
-    return f"{collective}.eager" if tf.executing_eagerly() else f"{collective}.{next(_unnamed)}"
+def default_name(collective: str, process_set: ProcessSet) -> str:
+    """Name of an unnamed call: one for all eager ones, as each is over before the next; in graphs the set's n-th."""
+    among = checked_set(process_set).process_set_id
+    if tf.executing_eagerly():
+        return f"{collective}.eager"
+    _unnamed[among] += 1
+    return f"{collective}.{_unnamed[among] - 1}"
 
 
 def unique_name(collective: str) -> str:
@@ -53,15 +59,20 @@ def settle_name(group: Group, process_set: int = 0) -> Group:
 
     A second use in one graph, where both may be in flight, is "name#2".  A group of the same name but another meaning
     (op, factors, root, number of members) than some graph holds is "name~2": that graph keeps the slots it was traced
-    with.  Differing dtypes and shapes share a name, so that ranks which disagree are told so.
+    with.  Differing dtypes and shapes share a name, so that ranks which disagree are told so; and what they disagreed
+    about counts no more, so that the next use has the same name on all of them.
     """
     name = group.name if tf.executing_eagerly() else _name_in_graph(group.name, process_set)
     meaning = tuple((r.collective, r.op, r.prescale, r.postscale, r.root) for r in group.requests)
     variants = _variants.setdefault((process_set, name), [])
+    names = [name, *(f"{name}~{index}" for index in range(2, len(variants) + 2))]
+    for index in range(len(variants)):
+        if runtime.current().registry.take_refused(process_set, names[index]):
+            variants[index] = None
     if meaning not in variants and (variants or not tf.executing_eagerly()):
-        variants.append(meaning)
-    index = variants.index(meaning) if variants else 0
-    return replace(group, name=name if index == 0 else f"{name}~{index + 1}")
+        free = variants.index(None) if None in variants else len(variants)
+        variants[free:] = [meaning, *variants[free + 1 :]]
+    return replace(group, name=names[variants.index(meaning) if variants else 0])
 
 
 def _name_in_graph(name: str, process_set: int) -> str:

@@ -24,11 +24,12 @@ from fusionctl.request import (
     checked_root,
 )
 from fusionctl.tensorflow.backward import exchange_nonlinear, is_adjoint
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
 from fusionctl.tensorflow.sparse import (
     check_sparse_op,
+    checked_rows,
     count_request,
     count_rows,
     dense_shape,
@@ -76,7 +77,7 @@ def allreduce(
         op,
         prescale_factor,
         postscale_factor,
-        name or default_name("allreduce"),
+        name or default_name("allreduce", process_set),
         process_set,
     )[0]
 
@@ -96,12 +97,14 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
 ) -> list[Any]:
     """All-reduce several tensors as one fused group; dtypes may differ, and some be sparse.  Arguments: `allreduce`."""
-    if not tensors:
+    if isinstance(tensors, dict) or not hasattr(tensors, "__len__"):
+        raise UsageError(f"grouped_allreduce takes a list of tensors, not {type(tensors).__name__}")
+    if not len(tensors):
         return []
-    name = checked_name(name or default_name("grouped_allreduce"))
+    name = checked_name(name or default_name("grouped_allreduce", process_set))
     chosen = choose_op(name, average, op)
     listed = [_prepared(name, tensor, chosen) for tensor in tensors]
-    sent = [each_value(tensor, compression.compress) for tensor in listed]
+    sent = [each_value(tensor, checked_compression(compression).compress) for tensor in listed]
     dense = [
         Request(
             name if len(sent) == 1 else f"{name}.{index}",
@@ -114,7 +117,7 @@ def grouped_allreduce(
         )
         for index, tensor in enumerate(sent)
     ]
-    requests = [count_request(each.name) if is_sparse(x) else each for each, x in zip(dense, sent, strict=True)]
+    requests = [count_request(each) if is_sparse(x) else each for each, x in zip(dense, sent, strict=True)]
     group = Group(name, tuple(requests), fuses_whole=len(requests) > 1)
     first = [count_rows(tensor) if is_sparse(tensor) else tensor for tensor in sent]
     adjoint = chosen in NONLINEAR and is_adjoint() and all(tensor.dtype.is_floating for tensor in first)
@@ -136,7 +139,7 @@ def _prepared(name: str, tensor: Any, op: ReduceOp) -> Any:
     if op is ReduceOp.ADASUM:
         return densify(tensor)
     check_sparse_op(name, op)
-    return merged(tensor)
+    return merged(checked_rows(name, tensor))
 
 
 @outside_autograph
@@ -149,7 +152,7 @@ def broadcast(
 ) -> tf.Tensor:
     """The root rank's tensor on every rank; shape and dtype must be equal everywhere, any dtype of `request.DTYPES`."""
     tensor = tf.convert_to_tensor(tensor)
-    name = checked_name(name or default_name("broadcast"))
+    name = checked_name(name or default_name("broadcast", process_set))
     request = broadcast_request(name, tensor, root_rank, process_set)
     return exchange([tensor], [Group(name, (request,))], process_set)[0]
 

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
-from fusionctl.process_sets import ProcessSet, global_process_set
+from fusionctl.process_sets import ProcessSet, checked_set, global_process_set
 from fusionctl.request import ReduceOp
 from fusionctl.tensorflow.aggregation import Aggregation
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.deltas import update_by_deltas
 from fusionctl.tensorflow.gradients import Groups
 from fusionctl.tensorflow.library import outside_autograph
@@ -65,14 +65,14 @@ def DistributedOptimizer(
     reduction = {
         "name": name or f"Distributed{optimizer.get_name()}",
         "op": gradient_op(op),
-        "compression": compression,
+        "compression": checked_compression(compression),
         "sparse_as_dense": sparse_as_dense,
         "groups": choose_groups(num_groups, groups),
         **predivide(gradient_predivide_factor, gradient_op(op)),
     }
     aggregation = Aggregation(passes, average_aggregated_gradients) if passes > 1 else None
     return _Distributed(
-        optimizer, use_locking, LocalSources(scale_local_gradients, process_set), reduction, aggregation
+        optimizer, use_locking, LocalSources(scale_local_gradients, checked_set(process_set)), reduction, aggregation
     )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.request import ReduceOp, checked_name
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.groups import allgather_group, alltoall_group, alltoall_splits, reducescatter_group
 from fusionctl.tensorflow.library import collect, outside_autograph
 from fusionctl.tensorflow.names import default_name
@@ -31,7 +31,9 @@ def allgather(
     The numbers of rows may differ, and be 0; the other dimensions and the dtype, any of `request.DTYPES`, must be
     equal.  A scalar is an error.
     """
-    return grouped_allgather([tensor], name or default_name("allgather"), ignore_name_scope, process_set)[0]
+    return grouped_allgather([tensor], name or default_name("allgather", process_set), ignore_name_scope, process_set)[
+        0
+    ]
 
 
 @outside_autograph
@@ -45,7 +47,7 @@ def grouped_allgather(
     if not tensors:
         return []
     listed = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    name = checked_name(name or default_name("grouped_allgather"))
+    name = checked_name(name or default_name("grouped_allgather", process_set))
     return collect(listed, [allgather_group(name, listed)], None, process_set)[0]
 
 
@@ -63,7 +65,7 @@ def alltoall(
     returned too.  Without them each rank gets the same number.  The other dimensions and the dtype must be equal.
     """
     tensor = tf.convert_to_tensor(tensor)
-    name = checked_name(name or default_name("alltoall"))
+    name = checked_name(name or default_name("alltoall", process_set))
     group = alltoall_group(name, tensor)
     results, rows = collect([tensor], [group], [alltoall_splits(name, splits)], process_set)
     return results[0] if splits is None else (results[0], tf.cast(rows[0], tf.int32))
@@ -91,7 +93,7 @@ def reducescatter(
         device_dense,
         compression,
         op,
-        name or default_name("reducescatter"),
+        name or default_name("reducescatter", process_set),
         process_set,
         ignore_name_scope,
         prescale_factor,
@@ -115,8 +117,8 @@ def grouped_reducescatter(
     if not tensors:
         return []
     listed = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    sent = [compression.compress(tensor) for tensor in listed]
-    name = checked_name(name or default_name("grouped_reducescatter"))
+    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
+    name = checked_name(name or default_name("grouped_reducescatter", process_set))
     group = reducescatter_group(name, sent, op, prescale_factor, postscale_factor)
     received, _ = collect(sent, [group], None, process_set)
     return [compression.decompress(got, tensor.dtype) for got, tensor in zip(received, listed, strict=True)]

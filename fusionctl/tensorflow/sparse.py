@@ -69,9 +69,22 @@ def count_rows(slices: tf.IndexedSlices) -> tf.Tensor:
     return tf.size(slices.indices, tf.int64)
 
 
-def count_request(name: str) -> Request:
-    """What agrees on how many rows the ranks have together of a sparse tensor of this name."""
-    return Request(f"{name} (sparse)", Collective.ALLREDUCE, "int64", (), ReduceOp.SUM)
+def count_request(dense: Request) -> Request:
+    """What agrees on how many rows the ranks have together of a sparse tensor, and on the shape of its dense form."""
+    shape = "" if -1 in dense.shape else f" {'x'.join(map(str, dense.shape))}"
+    return Request(f"{dense.name} (sparse{shape})", Collective.ALLREDUCE, "int64", (), ReduceOp.SUM)
+
+
+def checked_rows(name: str, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Slices whose indices are rows of the dense form; InvalidArgumentError on this rank otherwise."""
+    indices = tf.convert_to_tensor(slices.indices)
+    message = f"tensor '{name}' is sparse (IndexedSlices) and has an index that is no row of it"
+    checks = [tf.debugging.assert_non_negative(indices, message=message)]
+    if slices.dense_shape is not None:
+        rows = tf.cast(slices.dense_shape[0], indices.dtype)
+        checks.append(tf.debugging.assert_less(indices, rows, message=message))
+    with tf.control_dependencies([] if tf.executing_eagerly() else checks):
+        return tf.IndexedSlices(slices.values, tf.identity(indices), slices.dense_shape)
 
 
 def check_sparse_op(name: str, op: ReduceOp) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from fusionctl.errors import UsageError
-from fusionctl.process_sets import ProcessSet, global_process_set
+from fusionctl.process_sets import ProcessSet, checked_set, global_process_set
 from fusionctl.request import ReduceOp, checked_op
-from fusionctl.tensorflow.compression import Compression, Compressor
+from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
 from fusionctl.tensorflow.gradients import Groups
 from fusionctl.tensorflow.library import outside_autograph
 from fusionctl.tensorflow.local import LocalSources, Pairs
@@ -39,11 +39,13 @@ class DistributedGradientTape:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
+        if isinstance(gradtape, DistributedGradientTape) or not hasattr(gradtape, "gradient"):
+            raise UsageError(f"DistributedGradientTape wraps a tf.GradientTape, once, not {gradtape!r}")
         self._tape = gradtape
-        self._local = LocalSources(scale_local_gradients, process_set)
+        self._local = LocalSources(scale_local_gradients, checked_set(process_set))
         self._reduction: dict[str, Any] = {
             "op": gradient_op(op),
-            "compression": compression,
+            "compression": checked_compression(compression),
             "sparse_as_dense": sparse_as_dense,
             "groups": choose_groups(num_groups, groups),
             **predivide(gradient_predivide_factor, gradient_op(op)),
@@ -134,6 +136,8 @@ def PartialDistributedGradientTape(
 
 def predivide(factor: float, op: ReduceOp) -> dict[str, float]:
     """The factors before and after the sum that together leave the average as it is."""
+    if not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
+        raise UsageError(f"gradient_predivide_factor is {factor!r}; give a number above 0")
     if factor == 1.0:
         return {}
     if op is not ReduceOp.AVERAGE:
@@ -161,7 +165,9 @@ def choose_groups(num_groups: int, groups: Groups) -> Groups:
         raise UsageError("both num_groups and groups are given; pass groups only")
     chosen = groups if groups is not None else num_groups
     number = isinstance(chosen, int) and chosen >= 0
-    lists = isinstance(chosen, Sequence) and all(isinstance(each, Sequence) for each in chosen)
+    lists = isinstance(chosen, Sequence) and all(
+        isinstance(each, Sequence) and all(hasattr(variable, "shape") for variable in each) for each in chosen
+    )
     if not number and (isinstance(chosen, str) or not lists):
         raise UsageError(f"groups is {chosen!r}; pass the number of groups, a list of lists of variables, or None")
     return chosen or None

@@ -69,7 +69,7 @@ def test_sets_that_cannot_be() -> None:
 
 def test_differing_members_are_a_mismatch_everywhere() -> None:
     if SIZE() > 1:
-        with pytest.raises(fusionctl.MismatchError, match=r"shape is \(0,\) on rank 0"):
+        with pytest.raises(fusionctl.MismatchError, match=r"^add_process_set\(\) is given \(0,\) on rank 0"):
             fusionctl.add_process_set([RANK()])
 
 
@@ -81,3 +81,35 @@ def test_a_removed_set_may_come_back() -> None:
                 assert fusionctl.allreduce(np.ones(1), "again", fusionctl.Sum, process_set=pair).tolist() == [2.0]
             remove([pair])
             assert pair.process_set_id is None
+
+
+def test_ranks_that_add_or_remove_different_sets() -> None:
+    if SIZE() == 1:
+        return
+    first, second = fusionctl.add_process_set([0]), fusionctl.add_process_set([1])
+    with pytest.raises(fusionctl.MismatchError, match=r"^remove_process_set\(\) is given .* on rank 0.*give the same"):
+        fusionctl.remove_process_set(first if RANK() == 0 else second)
+    with pytest.raises(fusionctl.FusionctlError, match=r"^add_process_set\(\) is given|process set of rank 0 already"):
+        fusionctl.add_process_set([0] if RANK() == 0 else [0, 1])
+    assert fusionctl.allreduce(np.ones(1), "still there", fusionctl.Sum).tolist() == [SIZE()]
+    remove([first, second])
+
+
+def test_a_set_that_is_there_is_refused_on_all_ranks() -> None:
+    first = fusionctl.add_process_set([0, SIZE() - 1][: SIZE()]) if SIZE() > 1 else None
+    if first is not None:
+        with pytest.raises(fusionctl.UsageError, match="already"):
+            fusionctl.add_process_set(first.ranks)
+        remove([first])
+
+
+@pytest.mark.parametrize("wrong", ["01", [0.5]])
+def test_ranks_that_are_no_numbers(wrong: object) -> None:
+    with pytest.raises(fusionctl.UsageError, match="a process set of "):
+        fusionctl.add_process_set(wrong)  # type: ignore[arg-type]
+
+
+def test_handles_that_are_none() -> None:
+    for call in (fusionctl.poll, fusionctl.synchronize):
+        with pytest.raises(fusionctl.UsageError, match="the handle is 3; give what an _async call returned"):
+            call(3)  # type: ignore[arg-type]

@@ -60,3 +60,21 @@ def test_a_duplicate_is_this_ranks_error() -> None:
     if fusionctl.rank() != 0:
         pending = ops().fusionctl_submit(x, current_tick(), slot=slot)
     np.testing.assert_array_equal(ops().fusionctl_wait([pending], slots=[slot])[0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+@pytest.mark.parametrize("field", ["prescale_factor", "postscale_factor", "op", "root_rank"])
+def test_the_name_can_be_used_again(wrap: Any, field: str) -> None:
+    """What the ranks disagreed about is forgotten on all of them, also on those that had it wrong."""
+    name = f"again.{field}.{wrap is tf.function}"
+    wrong: Any = {"op": fusion.Max, "root_rank": 1}.get(field, 2.0)
+
+    def call(**options: Any) -> Any:
+        if field == "root_rank":
+            return fusion.broadcast(tf.ones(2), options.get(field, 0), name=name)
+        return fusion.allreduce(tf.ones(2), **({"op": fusion.Sum} | options), name=name)
+
+    assert f"tensor '{name}'" in failure(wrap(lambda: call(**({field: wrong} if fusionctl.rank() == 1 else {}))))
+    for _ in range(2):
+        total = 1 if field == "root_rank" else fusionctl.size()
+        np.testing.assert_array_equal(wrap(call)(), [total, total])

@@ -115,3 +115,24 @@ def test_ranks_outside_of_the_set_are_told(both: list[fusion.ProcessSet]) -> Non
         loss = 2.0 * variable
     with pytest.raises(fusionctl.UsageError, match=f"rank {fusion.rank()} is not in process set"):
         tape.gradient(loss, [variable])
+
+
+def test_unnamed_calls_are_counted_for_each_set(both: list[fusion.ProcessSet], mine: fusion.ProcessSet) -> None:
+    first = both[0]
+    if first.included():
+        tf.function(lambda: fusion.allreduce(tf.ones(1), process_set=first))()
+    np.testing.assert_array_equal(tf.function(lambda: fusion.allreduce(tf.ones(1), op=fusion.Sum))(), [fusion.size()])
+
+
+@pytest.mark.parametrize("wrong", [0, [0], None])
+def test_what_is_no_process_set(wrong: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: fusion.allreduce(tf.ones(1), process_set=wrong),
+        lambda: fusion.barrier(process_set=wrong),
+        lambda: fusion.remove_process_set(wrong),
+        lambda: fusion.DistributedGradientTape(tf.GradientTape(), process_set=wrong),
+        lambda: fusion.DistributedOptimizer(keras.optimizers.SGD(), process_set=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(fusionctl.UsageError, match="process_set is"):
+            call()

@@ -192,7 +192,9 @@ def test_a_rank_without_a_gradient_in_a_graph_is_told() -> None:
                 loss += tf.reduce_sum(tf.gather(table, [1, 1]))
         return tape.gradient(loss, [table, other])
 
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"'missing in a graph \(sparse\)'.* but not on rank 0"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"'missing in a graph \(sparse 1000x2\)'.* but not on rank 0"
+    ):
         step(False)
     np.testing.assert_allclose(step(True)[0][1], [2.0 * (fusion.size() - 1)] * 2)
 
@@ -230,6 +232,21 @@ def test_grouped_allreduce_of_sparse_and_dense_tensors() -> None:
     assert int(whole) == 5 * fusion.size()
     check(first, wanted(WIDE))
     check(second, wanted(WIDE))
+
+
+@WRAPS
+def test_dense_shapes_that_differ(wrap: Any) -> None:
+    if fusion.size() > 1:
+        mine = slices_of([0], 1.0, [FEW if fusion.rank() == 0 else WIDE, 2])
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"'differing \(sparse 4x2\)' .* not on rank"):
+            wrap(lambda: fusion.allreduce(mine, name="differing"))()
+
+
+@WRAPS
+@pytest.mark.parametrize("index", [-1, FEW])
+def test_an_index_that_is_no_row(wrap: Any, index: int) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"no row.* is sparse .* an index that is no row"):
+        wrap(lambda: fusion.allreduce(slices_of([index], 1.0, [FEW, 2]), name="no row"))()
 
 
 def test_ops_that_zeros_would_poison_are_refused() -> None:

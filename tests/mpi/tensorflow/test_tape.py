@@ -165,3 +165,34 @@ def test_arguments_that_contradict_each_other() -> None:
     variables = make("contradict")
     with pytest.raises(fusionctl.UsageError, match=r"variable 'contradict\.1' is in `groups` twice"):
         gradients(variables, groups=[[variables[1]], [variables[0], variables[1]]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compression": "fp16"}, "compression is 'fp16'; give Compression.none"),
+        ({"gradient_predivide_factor": 0}, "gradient_predivide_factor is 0; give a number above 0"),
+        ({"groups": [[1]]}, r"groups is \[\[1\]\]; pass the number of groups"),
+    ],
+)
+def test_arguments_that_are_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(fusionctl.UsageError, match=message):
+        fusion.DistributedGradientTape(tf.GradientTape(), **options)
+
+
+def test_what_is_no_tape() -> None:
+    for wrong in (None, fusion.DistributedGradientTape(tf.GradientTape())):
+        with pytest.raises(fusionctl.UsageError, match=r"wraps a tf\.GradientTape, once"):
+            fusion.DistributedGradientTape(wrong)
+
+
+@pytest.mark.parametrize("factor", ["a", None, float("nan"), float("inf")])
+def test_factors_that_are_no_numbers(factor: Any) -> None:
+    with pytest.raises(fusionctl.UsageError, match="tensor 'scaled' has prescale_factor"):
+        fusion.allreduce(tf.ones(1), prescale_factor=factor, name="scaled")
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1.0}, None])
+def test_what_is_no_list_of_tensors(wrong: Any) -> None:
+    with pytest.raises(fusionctl.UsageError, match="grouped_allreduce takes a list of tensors, not "):
+        fusion.grouped_allreduce(wrong)
