@@ -15,7 +15,7 @@ AUTO = "auto"
 MPI = "mpi"
 SHM = "shm"
 ACCEPTED: tuple[str, ...] = (AUTO, MPI, SHM, *PLANNERS)
-"""Names that FUSIONCTL_ALLREDUCE accepts; `auto` is `shm` on one node, else `direct` up to `FEW` ranks, else `mpi`."""
+"""Names that FUSIONCTL_ALLREDUCE accepts; `auto` is `direct` up to `FEW` ranks and `mpi` above."""
 
 FEW = 8
 """Ranks up to which `direct`, with its N - 1 messages of each rank at once, was measured to be the faster one."""
@@ -74,7 +74,7 @@ def shares_memory(name: str, size: int, one_node: bool) -> bool:
         raise ConfigError(
             f"FUSIONCTL_ALLREDUCE={name}: the {size} ranks are on several nodes, which share no memory; choose auto"
         )
-    return size > 1 and (name == SHM or (name == AUTO and one_node))
+    return size > 1 and name == SHM
 
 
 def reduces_once(schedule: Schedule) -> bool:

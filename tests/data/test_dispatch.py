@@ -42,14 +42,14 @@ def test_a_named_schedule_is_for_all_but_the_sixteen_bit_types(rank: int) -> Non
     assert (chosen.native_name, chosen.half_name) == ("ring(4)", "direct(4)")
 
 
-@pytest.mark.parametrize(("name", "size"), [("shm", 2), ("auto", 2), ("auto", FEW + 1)])
+@pytest.mark.parametrize(("name", "size"), [("shm", 2), ("shm", FEW + 1)])
 def test_the_ranks_of_one_node_share_its_memory(name: str, size: int) -> None:
     chosen = programs(name, 0, size, one_node=True)
     assert chosen.shared
     assert chosen.native_name == "SHM_ALLREDUCE"
 
 
-@pytest.mark.parametrize(("name", "size", "one_node"), [("auto", 4, False), ("auto", 1, True), ("direct", 4, True)])
+@pytest.mark.parametrize(("name", "size", "one_node"), [("auto", 4, True), ("shm", 1, True), ("direct", 4, True)])
 def test_otherwise_messages_are_sent(name: str, size: int, one_node: bool) -> None:
     assert not programs(name, 0, size, one_node).shared
 
