@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 import fusionctl.keras as fusion
 
 SIZES = (2, 3)
+
+
+@pytest.fixture(autouse=True)
+def names_begin_anew() -> Iterator[None]:
+    """The ranks' counts of Keras's automatic names differ here; later tests' models have equal paths again."""
+    yield
+    keras.utils.clear_session()
 
 
 def model_of(units: int) -> keras.Model:
