@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +14,6 @@ from fusionctl.keras.local import LocalVariables, overflow, plus
 from fusionctl.process_sets import ProcessSet, global_process_set
 from fusionctl.tensorflow.gradients import reduce_gradients
 from fusionctl.tensorflow.library import arguments
-from fusionctl.tensorflow.names import variable_names
-
-_unnamed: Counter[tuple[int | None, tuple[str, ...]]] = Counter()
-"""By process set and variables how many wrapped optimizers have no name of the user's."""
 
 
 class Reduction:
@@ -37,8 +32,7 @@ class Reduction:
         process_set: ProcessSet = global_process_set,
         **options: Any,
     ) -> None:
-        self.name = name or "DistributedOptimizer"
-        self._group = name
+        self.name = name or "optimizer"  # no number: the ranks may have wrapped others before
         self.process_set = process_set
         self.local = local
         self.count = 0
@@ -80,23 +74,11 @@ class Reduction:
         shared = [None if index in own else grad for index, grad in enumerate(grads)]
         if local and skips_overflows:  # an overflow here must be one on all ranks, or only some would skip the step
             flag = overflow(own.values())
-            *reduced, flag = reduce_gradients(
-                [*shared, flag], [*variables, flag], name=self._group_name(variables), **self._options
-            )
+            *reduced, flag = reduce_gradients([*shared, flag], [*variables, flag], name=self.name, **self._options)
             own = {index: plus(grad, flag) for index, grad in own.items()}
         else:
-            reduced = reduce_gradients(shared, variables, name=self._group_name(variables), **self._options)
+            reduced = reduce_gradients(shared, variables, name=self.name, **self._options)
         return [own.get(index, grad) for index, grad in enumerate(reduced)]
-
-    def _group_name(self, variables: Sequence[Any]) -> str:
-        """The user's name, or the n-th optimizer of a process set and these variables: what only some ranks make else,
-        or have made before, makes no difference.
-        """
-        if self._group is None:
-            key = (self.process_set.process_set_id, tuple(variable_names(variables)))
-            self._group = f"optimizer.{_unnamed[key]}"
-            _unnamed[key] += 1
-        return self._group
 
     def know_by_places(self) -> None:
         """Name gradients by their places among the variables; all ranks call it before the first step is traced."""
