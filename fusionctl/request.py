@@ -91,9 +91,9 @@ class Request:
     root: int = -1
 
     def __post_init__(self) -> None:
-        """Take factors of any real type; UsageError for what is no finite number."""
+        """Take factors of any real type; UsageError for what is no number."""
         for field in ("prescale", "postscale"):
-            object.__setattr__(self, field, _finite(self.name, field, getattr(self, field)))
+            object.__setattr__(self, field, _number(self.name, field, getattr(self, field)))
 
     @property
     def count(self) -> int:
@@ -161,14 +161,11 @@ def checked_dtype(name: str, dtype: str, op: ReduceOp | None = None) -> str:
     return dtype
 
 
-def _finite(name: str, field: str, factor: Any) -> float:
+def _number(name: str, field: str, factor: Any) -> float:
     try:
-        number = float(factor)
+        return float(factor)
     except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"tensor '{name}' has {field}_factor {factor!r}; give a finite number")
-    return number
+        raise UsageError(f"tensor '{name}' has {field}_factor {factor!r}; give a number") from None
 
 
 def checked_root(root: object, ranks: Sequence[int]) -> int:

@@ -186,7 +186,7 @@ def test_what_is_no_tape() -> None:
             fusion.DistributedGradientTape(wrong)
 
 
-@pytest.mark.parametrize("factor", ["a", None, float("nan"), float("inf")])
+@pytest.mark.parametrize("factor", ["a", None, [1.0, 2.0]])
 def test_factors_that_are_no_numbers(factor: Any) -> None:
     with pytest.raises(fusionctl.UsageError, match="tensor 'scaled' has prescale_factor"):
         fusion.allreduce(tf.ones(1), prescale_factor=factor, name="scaled")
