@@ -376,6 +376,11 @@ def stop_timeline() -> None:
     current().stop_timeline()
 
 
+def take_refused(process_set: int, name: str) -> bool:
+    """Whether the ranks have disagreed about a group of this name since this was last asked."""
+    return _registry.take_refused(process_set, name)
+
+
 def check_status(status: int, message: str) -> None:
     """Raise what a status code of the engine stands for."""
     if status != 0:

@@ -67,7 +67,7 @@ def settle_name(group: Group, process_set: int = 0) -> Group:
     variants = _variants.setdefault((process_set, name), [])
     names = [name, *(f"{name}~{index}" for index in range(2, len(variants) + 2))]
     for index in range(len(variants)):
-        if runtime.current().registry.take_refused(process_set, names[index]):
+        if runtime.take_refused(process_set, names[index]):
             variants[index] = None
     if meaning not in variants and (variants or not tf.executing_eagerly()):
         free = variants.index(None) if None in variants else len(variants)
