@@ -9,12 +9,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from mpi4py import MPI
 
 from fusionctl.config import launcher_size
 from fusionctl.errors import MPIError
 from fusionctl.forks import is_forked
+from fusionctl.request import DTYPES, ReduceOp
 
 
 def check_mpi() -> None:
@@ -92,6 +94,32 @@ def share_memory(comm: MPI.Intracomm, nbytes: int) -> tuple[MPI.Win, list[int]]:
     segments[comm.Get_rank()][:] = bytes(nbytes)
     comm.Barrier()
     return window, [segment.address for segment in segments]
+
+
+def mpi_handles(control: MPI.Intracomm, data: MPI.Intracomm) -> dict[str, Any]:
+    """What the engine calls MPI with, as integers: communicators, datatypes and ops."""
+    types = {
+        "float32": MPI.FLOAT,
+        "float64": MPI.DOUBLE,
+        "int8": MPI.INT8_T,
+        "int16": MPI.INT16_T,
+        "int32": MPI.INT32_T,
+        "int64": MPI.INT64_T,
+        "uint8": MPI.UINT8_T,
+        "uint16": MPI.UINT16_T,
+        "bool": MPI.UINT8_T,
+    }
+    ops = {ReduceOp.SUM: MPI.SUM, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX, ReduceOp.PRODUCT: MPI.PROD}
+    return {
+        "control": MPI._handleof(control),
+        "comm": MPI._handleof(data),
+        "byte": MPI._handleof(MPI.BYTE),
+        "word": MPI._handleof(MPI.UINT64_T),
+        "band": MPI._handleof(MPI.BAND),
+        "in_place": int(MPI.IN_PLACE) % 2**64,
+        "dtypes": {DTYPES.index(name): MPI._handleof(datatype) for name, datatype in types.items()},
+        "ops": {int(op): MPI._handleof(handle) for op, handle in ops.items()},
+    }
 
 
 def abort() -> None:

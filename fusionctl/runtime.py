@@ -20,15 +20,15 @@ from fusionctl._lane import Lane
 from fusionctl._table import Table
 from fusionctl.config import Config, disagreements, set_up_logging
 from fusionctl.control.difference import ranks
-from fusionctl.data.dispatch import possible, programs, topology_of
+from fusionctl.data.dispatch import SHM, possible, programs, topology_of
 from fusionctl.errors import ConfigError, FusionctlError, MismatchError, MPIError, PeerError, UsageError
 from fusionctl.forks import is_forked, refuse_fork
 from fusionctl.fusion.threshold import fuse
-from fusionctl.job import check_mpi, end_job_on_error, meet, on_one_node, place_in, share_memory
+from fusionctl.job import check_mpi, end_job_on_error, meet, mpi_handles, on_one_node, place_in, share_memory
 from fusionctl.plan import Topology
 from fusionctl.recorder import Recorder
 from fusionctl.registry import Registry
-from fusionctl.request import DTYPES, RESERVED, Collective, Group, ReduceOp, Request
+from fusionctl.request import DTYPES, RESERVED, Collective, Group, Request
 from fusionctl.slow_path import SlowPath
 from fusionctl.timeline import Timeline
 
@@ -226,11 +226,10 @@ class Runtime:
         for comm in comms:
             comm.Set_errhandler(MPI.ERRORS_RETURN)
         name = config.allreduce if hooks.set_id == 0 else possible(config.allreduce, hooks.size)
-        plan = programs(
-            name, hooks.rank, hooks.size, on_one_node(comms[1]), self.topology if hooks.set_id == 0 else None
-        )
+        one_node = name == SHM and on_one_node(comms[1])
+        plan = programs(name, hooks.rank, hooks.size, one_node, self.topology if hooks.set_id == 0 else None)
         self._phases = self._phases or _data.phases(plan)  # of all ranks' set, which is opened first
-        handles = _mpi_handles(*comms)
+        handles = mpi_handles(*comms)
         if plan.shared:
             window, handles["segments"] = share_memory(comms[1], _shared.segment_bytes())
             self._windows.append(window)
@@ -426,31 +425,6 @@ def _own_settings(rank: int) -> tuple[Config | ConfigError, Timeline | None]:
         return settings, None if settings.timeline is None else Timeline(settings.timeline, rank)
     except ConfigError as error:
         return error, None
-
-
-def _mpi_handles(control: MPI.Intracomm, data: MPI.Intracomm) -> dict[str, Any]:
-    types = {
-        "float32": MPI.FLOAT,
-        "float64": MPI.DOUBLE,
-        "int8": MPI.INT8_T,
-        "int16": MPI.INT16_T,
-        "int32": MPI.INT32_T,
-        "int64": MPI.INT64_T,
-        "uint8": MPI.UINT8_T,
-        "uint16": MPI.UINT16_T,
-        "bool": MPI.UINT8_T,
-    }
-    ops = {ReduceOp.SUM: MPI.SUM, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX, ReduceOp.PRODUCT: MPI.PROD}
-    return {
-        "control": MPI._handleof(control),
-        "comm": MPI._handleof(data),
-        "byte": MPI._handleof(MPI.BYTE),
-        "word": MPI._handleof(MPI.UINT64_T),
-        "band": MPI._handleof(MPI.BAND),
-        "in_place": int(MPI.IN_PLACE) % 2**64,
-        "dtypes": {DTYPES.index(name): MPI._handleof(datatype) for name, datatype in types.items()},
-        "ops": {int(op): MPI._handleof(handle) for op, handle in ops.items()},
-    }
 
 
 end_job_on_error()
