@@ -48,12 +48,6 @@ def all_names(names: Sequence[str], what: str) -> list[str]:
     return sorted({name for row in texts for name in bytes(row).rstrip(b"\0").decode().split("\n") if name})
 
 
-def have_same_names(names: Sequence[str]) -> bool:
-    """Whether the ranks' names are the same, in the same order."""
-    rows = of_all([zlib.crc32("\n".join(names).encode()), len(names)], "names of variables")
-    return all(row == rows[0] for row in rows)
-
-
 def of_all(row: Sequence[int], name: str) -> list[list[int]]:
     """The row of each rank; the length must be the same everywhere."""
     rows = np.zeros((fusionctl.size(), len(row)), np.int64)

@@ -10,14 +10,15 @@ import keras
 import fusionctl
 from fusionctl.errors import FusionctlError, UsageError
 from fusionctl.keras import hooks, metrics
-from fusionctl.keras.agreement import check_same_length, have_same_names
+from fusionctl.keras.agreement import check_same_length
 from fusionctl.keras.checkpoints import BestModelCheckpoint
 from fusionctl.keras.joining import JoinCallback
 from fusionctl.keras.reduction import reduction_of
 from fusionctl.keras.schedules import LearningRateScheduleCallback, LearningRateWarmupCallback
 from fusionctl.keras.state import shared_variables, when_built
+from fusionctl.process_sets import global_process_set
 from fusionctl.tensorflow.names import variable_names
-from fusionctl.tensorflow.variables import broadcast_variables
+from fusionctl.tensorflow.variables import agreed_names, broadcast_variables
 
 __all__ = [
     "BestModelCheckpoint",
@@ -71,7 +72,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def _broadcast(self) -> None:
         reduction = reduction_of(self.model.optimizer)
-        if reduction is not None and not have_same_names(variable_names(self.model.trainable_variables)):
+        names = variable_names(self.model.trainable_variables)
+        if reduction is not None and agreed_names(names, global_process_set) != names:
             reduction.know_by_places()
         broadcast_variables(shared_variables(self.model, self.local_variables), root_rank=self.root_rank)
         self._reduced_before = fusionctl.counters()["buckets"]

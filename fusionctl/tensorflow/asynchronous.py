@@ -54,7 +54,17 @@ def allreduce_async(
 ) -> Future[tf.Tensor]:
     """Like `allreduce`, but returns at once.  IndexedSlices come back dense."""
     name, factors = _name("allreduce", name), (prescale_factor, postscale_factor)
-    return _reduced(name, [tensor], choose_op(name, average, op), factors, compression, process_set, _only)
+    return _combined(
+        allreduce_group,
+        _exchanged,
+        name,
+        [tensor],
+        choose_op(name, average, op),
+        factors,
+        compression,
+        process_set,
+        _only,
+    )
 
 
 @outside_autograph
@@ -73,7 +83,17 @@ def grouped_allreduce_async(
 ) -> Future[list[tf.Tensor]]:
     """Like `grouped_allreduce`, but returns at once."""
     name, factors = _name("grouped_allreduce", name), (prescale_factor, postscale_factor)
-    return _reduced(name, tensors, choose_op(name, average, op), factors, compression, process_set, list)
+    return _combined(
+        allreduce_group,
+        _exchanged,
+        name,
+        tensors,
+        choose_op(name, average, op),
+        factors,
+        compression,
+        process_set,
+        list,
+    )
 
 
 @outside_autograph
@@ -147,7 +167,7 @@ def reducescatter_async(
 ) -> Future[tf.Tensor]:
     """Like `reducescatter`, but returns at once."""
     name, factors = _name("reducescatter", name), (prescale_factor, postscale_factor)
-    return _scattered(name, [tensor], op, factors, compression, process_set, _only)
+    return _combined(reducescatter_group, _collected, name, [tensor], op, factors, compression, process_set, _only)
 
 
 @outside_autograph
@@ -164,7 +184,7 @@ def grouped_reducescatter_async(
 ) -> Future[list[tf.Tensor]]:
     """Like `grouped_reducescatter`, but returns at once."""
     name, factors = _name("grouped_reducescatter", name), (prescale_factor, postscale_factor)
-    return _scattered(name, tensors, op, factors, compression, process_set, list)
+    return _combined(reducescatter_group, _collected, name, tensors, op, factors, compression, process_set, list)
 
 
 def _name(plain: str, name: str | None) -> str:
@@ -179,7 +199,9 @@ def _detached(tensors: Sequence[Any]) -> list[tf.Tensor]:
     return [tf.stop_gradient(tf.convert_to_tensor(tensor)) for tensor in tensors]
 
 
-def _reduced(
+def _combined(
+    group_of: Callable[..., Group],
+    send: Callable[[list[tf.Tensor], Group, ProcessSet, Finish[Result]], Future[Result]],
     name: str,
     tensors: Sequence[Any],
     op: ReduceOp,
@@ -188,25 +210,11 @@ def _reduced(
     process_set: ProcessSet,
     finish: Finish[Result],
 ) -> Future[Result]:
+    """Tensors compressed, combined by an op in a group that `group_of` makes of them, and restored."""
     listed = _detached(tensors)
-    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
-    group = allreduce_group(name, sent, op, *factors)
-    return _exchanged(sent, group, process_set, _restoring(compression, listed, finish))
-
-
-def _scattered(
-    name: str,
-    tensors: Sequence[Any],
-    op: ReduceOp,
-    factors: tuple[float, float],
-    compression: Compressor,
-    process_set: ProcessSet,
-    finish: Finish[Result],
-) -> Future[Result]:
-    listed = _detached(tensors)
-    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
-    group = reducescatter_group(name, sent, op, *factors)
-    return _collected(sent, group, process_set, _restoring(compression, listed, finish))
+    compress = checked_compression(compression).compress
+    sent = [compress(tensor) for tensor in listed]
+    return send(sent, group_of(name, sent, op, *factors), process_set, _restoring(compression, listed, finish))
 
 
 def _exchanged(

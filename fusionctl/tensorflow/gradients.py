@@ -64,9 +64,8 @@ def reduce_gradients(
     }
     announced, order = [], []
     for members, fuses_whole in reversed(split(variables, groups)):
-        present = [
-            index for index in reversed(members) if index in sent and index not in totals
-        ]  # as they become ready
+        # in the order in which they become ready; the rows of `totals` are known
+        present = [index for index in reversed(members) if index in sent and index not in totals]
         if present:
             firsts = tuple(count_request(requests[i]) if is_sparse(sent[i]) else requests[i] for i in present)
             announced.append(Group(set_name(name, [names[i] for i in members]), firsts, fuses_whole))

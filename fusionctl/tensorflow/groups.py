@@ -19,25 +19,33 @@ from fusionctl.request import (
     member_names,
 )
 from fusionctl.tensorflow.library import static_shape
+from fusionctl.tensorflow.sparse import dense_shape, is_sparse
 
 
 def allreduce_group(
     name: str, tensors: Sequence[tf.Tensor], op: ReduceOp, prescale_factor: float, postscale_factor: float
 ) -> Group:
     """Tensors of equal shapes on all ranks, combined by an op."""
-    requests = tuple(
+    requests = allreduce_requests(name, tensors, op, prescale_factor, postscale_factor)
+    return Group(name, requests, fuses_whole=len(requests) > 1)
+
+
+def allreduce_requests(
+    name: str, tensors: Sequence[Any], op: ReduceOp, prescale_factor: float, postscale_factor: float
+) -> tuple[Request, ...]:
+    """The members of such a group; those of sparse tensors (IndexedSlices) in their dense form."""
+    return tuple(
         Request(
             member,
             Collective.ALLREDUCE,
             checked_dtype(member, tensor.dtype.name, op),
-            static_shape(tensor),
+            dense_shape(tensor) if is_sparse(tensor) else static_shape(tensor),
             op,
             prescale_factor,
             postscale_factor,
         )
         for member, tensor in zip(member_names(name, len(tensors)), tensors, strict=True)
     )
-    return Group(name, requests, fuses_whole=len(requests) > 1)
 
 
 def allgather_group(name: str, tensors: Sequence[tf.Tensor]) -> Group:

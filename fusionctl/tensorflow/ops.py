@@ -25,6 +25,7 @@ from fusionctl.request import (
 )
 from fusionctl.tensorflow.backward import exchange_nonlinear, is_adjoint
 from fusionctl.tensorflow.compression import Compression, Compressor, checked_compression
+from fusionctl.tensorflow.groups import allreduce_requests
 from fusionctl.tensorflow.library import exchange, outside_autograph, static_shape
 from fusionctl.tensorflow.names import default_name
 from fusionctl.tensorflow.sparse import (
@@ -32,7 +33,6 @@ from fusionctl.tensorflow.sparse import (
     checked_rows,
     count_request,
     count_rows,
-    dense_shape,
     densify,
     each_value,
     is_sparse,
@@ -104,19 +104,9 @@ def grouped_allreduce(
     name = checked_name(name or default_name("grouped_allreduce", process_set))
     chosen = choose_op(name, average, op)
     listed = [_prepared(name, tensor, chosen) for tensor in tensors]
-    sent = [each_value(tensor, checked_compression(compression).compress) for tensor in listed]
-    dense = [
-        Request(
-            name if len(sent) == 1 else f"{name}.{index}",
-            Collective.ALLREDUCE,
-            checked_dtype(name, tensor.dtype.name, chosen),
-            dense_shape(tensor) if is_sparse(tensor) else static_shape(tensor),
-            chosen,
-            prescale_factor,
-            postscale_factor,
-        )
-        for index, tensor in enumerate(sent)
-    ]
+    compress = checked_compression(compression).compress
+    sent = [each_value(tensor, compress) for tensor in listed]
+    dense = allreduce_requests(name, sent, chosen, prescale_factor, postscale_factor)
     requests = [count_request(each) if is_sparse(x) else each for each, x in zip(dense, sent, strict=True)]
     group = Group(name, tuple(requests), fuses_whole=len(requests) > 1)
     first = [count_rows(tensor) if is_sparse(tensor) else tensor for tensor in sent]

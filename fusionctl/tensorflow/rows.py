@@ -117,7 +117,8 @@ def grouped_reducescatter(
     if not tensors:
         return []
     listed = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    sent = [checked_compression(compression).compress(tensor) for tensor in listed]
+    compress = checked_compression(compression).compress
+    sent = [compress(tensor) for tensor in listed]
     name = checked_name(name or default_name("grouped_reducescatter", process_set))
     group = reducescatter_group(name, sent, op, prescale_factor, postscale_factor)
     received, _ = collect(sent, [group], None, process_set)
